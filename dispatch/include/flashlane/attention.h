@@ -1,0 +1,107 @@
+// Scaled dot-product attention, forward.
+//
+//   Status status = flashlane::Attention({.q = q, .k = k, .v = v}, {}, {.out = out});
+//
+// (designated initialisers need C++20; in C++17 fill the structs member by member.)
+#ifndef FLASHLANE_ATTENTION_H_
+#define FLASHLANE_ATTENTION_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "flashlane/status.h"
+#include "flashlane/tensor.h"
+
+namespace flashlane {
+
+// Operands. q, k, v share one dtype: F32 or F64 (BF16 and F16 with Kernel::kNaive for now).
+// Any strides with an innermost stride of 1; stride 0 broadcasts. Optional operands are absent when
+// their view is default-constructed.
+struct AttentionInputs {
+  ConstTensorView q;  // [B, Hq, Sq, D]
+  ConstTensorView k;  // [B, Hkv, Sk, D], Hq % Hkv == 0; query head h reads kv head h / (Hq / Hkv)
+  ConstTensorView v;  // [B, Hkv, Sk, Dv]
+
+  ConstTensorView alibi_slopes;  // [Hq], q's dtype or F32: adds slope_h * (j - a) to every score
+  ConstTensorView bias;          // [B|1, Hq|1, Sq|1, Sk|1], q's dtype or F32; -inf masks
+  ConstTensorView mask;          // [B|1, Hq|1, Sq|1, Sk|1], BOOL: nonzero = visible
+  ConstTensorView sinks;         // [Hq], q's dtype or F32: joins the denominator and the lse only
+  ConstTensorView k_len;         // [B], I32, I64 or U32: keys at or past k_len[b] are never read
+  ConstTensorView q_start;       // [B], I32 or I64: position of query 0 of each sequence
+};
+
+// out has q's dtype. Outputs may not overlap each other or any input.
+struct AttentionOutputs {
+  TensorView out;  // [B, Hq, Sq, Dv]
+  TensorView lse;  // optional, [B, Hq, Sq]; F32 (F64 when q is F64): ln(sum(exp(score))) per row
+};
+
+// Position of query row 0: row i stands at a = q_start + i among the keys.
+struct QStart {
+  enum class Kind : std::uint8_t { kValue, kBottomRight };
+  Kind kind = Kind::kValue;
+  std::int64_t value = 0;
+
+  constexpr QStart() noexcept = default;
+  constexpr QStart(std::int64_t position) noexcept : value(position) {}  // NOLINT: implicit
+  // The last query stands at the last key: q_start = k_len - Sq, per sequence.
+  static constexpr QStart BottomRight() noexcept {
+    QStart start;
+    start.kind = Kind::kBottomRight;
+    return start;
+  }
+};
+
+// Scores: s = softmax_scale * q.k, then softcap * tanh(s / softcap), then + slope * (j - a), then
+// + bias, then the mask. Key j is visible to the query at position a iff j < k_len, and
+// (not causal or j <= a), and (no left window or j + left >= a), and (no right window or
+// j <= a + right), and the boolean mask allows it. A row that sees no key gives out 0, lse -inf.
+struct AttentionParams {
+  std::optional<double> softmax_scale;             // finite; absent = 1 / sqrt(D)
+  bool causal = false;
+  std::optional<std::int64_t> window_size_left;    // >= 0, inclusive
+  std::optional<std::int64_t> window_size_right;   // >= 0, inclusive
+  std::optional<double> softcap;                   // finite and > 0; absent = off
+  std::optional<std::int64_t> k_len;               // in [0, Sk], for every sequence; absent = Sk
+  QStart q_start;                                  // |value| <= 2^61; for every sequence
+};
+
+enum class Kernel : std::uint8_t {
+  kFlash,  // tiled online softmax on the vector target; O(block) scratch
+  kNaive,  // the scalar oracle: one row of scores at a time, textbook softmax
+};
+
+// What the oracle (Kernel::kNaive) computes in. Ignored by the other kernels.
+enum class Accumulator : std::uint8_t {
+  kInput,  // the dtype of q, as the attention_naive contract says
+  kF32,
+  kF64,
+};
+
+// How to run, never what to compute: the bits of the result do not depend on num_threads.
+struct ExecOptions {
+  Kernel kernel = Kernel::kFlash;
+  // Threads to use at most; 0 = FLASHLANE_NUM_THREADS if set, else all that the caller's
+  // tbb::task_arena grants. More than the arena grants is not an error.
+  int num_threads = 0;
+  // Vector target by name ("AVX3_SPR", "AVX3_ZEN4", "AVX3", "AVX2", "SSE2", "NEON", ...);
+  // null = FLASHLANE_TARGET if set, else the best the machine has.
+  const char* target = nullptr;
+  Accumulator accumulator = Accumulator::kInput;
+  // Work budget: a call that would need more is refused with kBudgetExceeded before any work.
+  std::uint64_t max_flops = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t max_scratch_bytes = std::numeric_limits<std::uint64_t>::max();
+};
+
+// Computes out (and lse when present) from the inputs. Checks every rule above before anything is
+// read or written: on any error no output byte has changed.
+// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch.
+// Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the online
+// softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded, kOutOfMemory.
+Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
+                 const AttentionOutputs& outputs, const ExecOptions& options = {}) noexcept;
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_ATTENTION_H_

@@ -1,0 +1,35 @@
+// What this build and this machine offer.
+#ifndef FLASHLANE_INFO_H_
+#define FLASHLANE_INFO_H_
+
+#include <string>
+#include <vector>
+
+#include "flashlane/status.h"
+#include "flashlane/tensor.h"
+
+namespace flashlane {
+
+// Version of the library, "major.minor.patch".
+const char* Version() noexcept;
+
+// The CPU's own name, as the operating system reports it; "unknown" where it does not.
+std::string CpuName();
+
+// Names of the vector targets, best first: compiled into the library; those that this machine can
+// also run; and the one a call without ExecOptions::target uses (FLASHLANE_TARGET or the best).
+std::vector<std::string> CompiledTargets();
+std::vector<std::string> SupportedTargets();
+Status ChosenTarget(std::string* name);
+
+// One row of the kernel registry: a kernel that is not listed does not exist.
+struct KernelInfo {
+  std::string name;  // "attention_flash", "attention_naive"
+  DType dtype;
+  bool vectorised;  // runs on the chosen target; otherwise scalar code, the same on all
+};
+std::vector<KernelInfo> Kernels();
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_INFO_H_

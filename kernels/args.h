@@ -1,0 +1,127 @@
+// A resolved call and one unit of its work: plain data. dispatch/ has checked everything; nothing in
+// kernels/ checks again. Strides are in elements; absent pointers are null; causal has become a
+// right window of 0; absent windows are kUnlimited.
+#ifndef FLASHLANE_KERNELS_ARGS_H_
+#define FLASHLANE_KERNELS_ARGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace flashlane::kernels {
+
+inline constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+// Sums of positions and windows saturate: a window of 2^62 at position 2^61 is legal.
+constexpr int64_t SaturatingAdd(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return b > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
+}
+
+// Strides of a [batch, heads, rows, width] operand whose width stride is 1.
+struct RowStrides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+// An optional operand that broadcasts over [B, Hq, Sq, Sk] by stride 0: bias and mask.
+struct ScoreOperand {
+  const void* data = nullptr;
+  bool is_f32 = false;  // F32 while q is of another dtype; bias only
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+  int64_t col = 0;  // 0 (broadcast) or 1
+};
+
+// An optional [Hq] operand: alibi_slopes and sinks.
+struct HeadOperand {
+  const void* data = nullptr;
+  bool is_f32 = false;  // F32 while q is of another dtype
+  int64_t stride = 1;
+};
+
+// One integer per sequence: a caller's array, or one value for all where data is null.
+struct SequenceValues {
+  enum class Type : uint8_t { kI32, kI64, kU32 };
+  const void* data = nullptr;
+  Type type = Type::kI64;
+  int64_t stride = 1;
+  int64_t value = 0;
+
+  int64_t At(int64_t batch) const {
+    if (data == nullptr) return value;
+    const int64_t i = batch * stride;
+    switch (type) {
+      case Type::kI32:
+        return static_cast<const int32_t*>(data)[i];
+      case Type::kU32:
+        return static_cast<const uint32_t*>(data)[i];
+      case Type::kI64:
+        break;
+    }
+    return static_cast<const int64_t*>(data)[i];
+  }
+};
+
+enum class Accumulator : uint8_t { kInput, kF32, kF64 };
+
+struct ForwardArgs {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* out = nullptr;
+  void* lse = nullptr;  // float; double where q is double
+  RowStrides q_strides, k_strides, v_strides, out_strides, lse_strides;
+
+  int64_t batch = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t seqlen_q = 0;
+  int64_t seqlen_k = 0;
+  int64_t head_dim = 0;
+  int64_t head_dim_v = 0;
+
+  double softmax_scale = 1.0;
+  double softcap = 0.0;  // 0 = off
+  int64_t window_left = kUnlimited;
+  int64_t window_right = kUnlimited;
+  SequenceValues k_len;
+  SequenceValues q_start;
+  bool bottom_right = false;  // q_start = k_len - seqlen_q per sequence; q_start is ignored
+
+  HeadOperand alibi_slopes;
+  HeadOperand sinks;
+  ScoreOperand bias;
+  ScoreOperand mask;                             // one byte each, nonzero = visible
+  Accumulator accumulator = Accumulator::kInput;  // the oracle's
+
+  // Query heads that share one kv head.
+  int64_t group() const { return num_kv_heads == 0 ? 0 : num_heads / num_kv_heads; }
+};
+
+// One unit of work: rows [row_begin, row_end) of one kv head of one sequence, where row
+// r = i * group + g is query i of query head kv_head * group + g. All query heads of a kv head are
+// rows of one tile, so that K and V are read once for them.
+struct Tile {
+  int64_t batch = 0;
+  int64_t kv_head = 0;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+};
+
+// What a kernel wants: tiles of at most block_rows rows that start at multiples of row_granule, and
+// scratch per worker, aligned to kScratchAlignment. A row's bits do not depend on how rows are cut.
+struct TilePlan {
+  int64_t block_rows = 1;
+  int64_t row_granule = 1;
+  size_t scratch_bytes = 0;
+};
+
+inline constexpr size_t kScratchAlignment = 64;  // one cache line, one AVX-512 vector
+
+}  // namespace flashlane::kernels
+
+#endif  // FLASHLANE_KERNELS_ARGS_H_

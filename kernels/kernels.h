@@ -1,0 +1,34 @@
+// The entries of kernels/: per kernel a {plan, run} pair for one element type and one target. The
+// registry in dispatch/ is the only caller.
+#ifndef FLASHLANE_KERNELS_KERNELS_H_
+#define FLASHLANE_KERNELS_KERNELS_H_
+
+#include <cstdint>
+
+#include "kernels/args.h"
+
+namespace flashlane::kernels {
+
+// plan: block sizes and scratch for these shapes. run: computes the tile's rows of out and lse;
+// writes nothing else, allocates nothing, is safe to call from several threads at once with
+// separate scratch.
+struct ForwardEntry {
+  TilePlan (*plan)(const ForwardArgs& args) = nullptr;
+  void (*run)(const ForwardArgs& args, const Tile& tile, void* scratch) = nullptr;
+};
+
+// Highway target bits that the vector kernels are compiled for, best (lowest) bit first in order
+// of preference.
+int64_t CompiledTargets();
+
+// Tiled online softmax; T is float or double. `target` is one bit of CompiledTargets().
+template <typename T>
+ForwardEntry AttentionFlash(int64_t target);
+
+// The scalar oracle; T is float, double, hwy::bfloat16_t or hwy::float16_t. Same on every target.
+template <typename T>
+ForwardEntry AttentionNaive();
+
+}  // namespace flashlane::kernels
+
+#endif  // FLASHLANE_KERNELS_KERNELS_H_

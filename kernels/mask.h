@@ -1,0 +1,57 @@
+// Which keys a query row may see, as intervals: causal, windows and lengths. Both bounds never
+// decrease from one query to the next, so a tile's bounds are those of its first and last query.
+#ifndef FLASHLANE_KERNELS_MASK_H_
+#define FLASHLANE_KERNELS_MASK_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/args.h"
+
+namespace flashlane::kernels {
+
+// Keys [begin, end); empty when begin >= end.
+struct KeyRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool empty() const { return begin >= end; }
+  int64_t size() const { return empty() ? 0 : end - begin; }
+};
+
+// The lengths and position of one sequence, and the windows: all that decides visibility but the
+// boolean mask.
+struct SequenceMask {
+  int64_t k_len = 0;
+  int64_t q_start = 0;
+  int64_t window_left = kUnlimited;
+  int64_t window_right = kUnlimited;
+
+  static SequenceMask Of(const ForwardArgs& args, int64_t batch) {
+    const int64_t k_len = args.k_len.At(batch);
+    return {k_len, args.bottom_right ? k_len - args.seqlen_q : args.q_start.At(batch),
+            args.window_left, args.window_right};
+  }
+
+  // Keys that query i may see.
+  KeyRange Visible(int64_t i) const {
+    const int64_t position = q_start + i;
+    const int64_t first = window_left == kUnlimited ? 0 : SaturatingAdd(position, -window_left);
+    const int64_t last =
+        window_right == kUnlimited ? kUnlimited : SaturatingAdd(position, window_right);
+    return {std::max<int64_t>(first, 0), std::min(SaturatingAdd(last, 1), k_len)};
+  }
+
+  // Smallest interval that holds every key any query of [i_begin, i_end) may see.
+  KeyRange VisibleToAny(int64_t i_begin, int64_t i_end) const {
+    return {Visible(i_begin).begin, Visible(i_end - 1).end};
+  }
+
+  // Keys that every query of [i_begin, i_end) may see.
+  KeyRange VisibleToAll(int64_t i_begin, int64_t i_end) const {
+    return {Visible(i_end - 1).begin, Visible(i_begin).end};
+  }
+};
+
+}  // namespace flashlane::kernels
+
+#endif  // FLASHLANE_KERNELS_MASK_H_
