@@ -148,10 +148,11 @@ provide_tsan_tbb() {
   local sha=$ONETBB_SHA256
   if [[ $origin == debian ]]; then sha=$ONETBB_DEBIAN_SHA256; fi
   say "oneTBB $ONETBB_VERSION from $origin: building with the thread sanitizer"
-  # hwloc is left out: it is not instrumented either, and is not needed.
+  # hwloc is left out: it is not instrumented either, and is not needed. CMake 4 must be told to accept the old minimum.
   if ! {
     cmake -S "$work/tree" -B "$work/tbb" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_INSTALL_LIBDIR=lib \
-      -DTBB_SANITIZE=thread -DTBB_TEST=OFF -DTBB_STRICT=OFF -DTBB_DISABLE_HWLOC_AUTOMATIC_SEARCH=ON &&
+      -DTBB_SANITIZE=thread -DTBB_TEST=OFF -DTBB_STRICT=OFF -DTBB_DISABLE_HWLOC_AUTOMATIC_SEARCH=ON \
+      -DCMAKE_POLICY_VERSION_MINIMUM=3.5 &&
       cmake --build "$work/tbb" && cmake --install "$work/tbb" --prefix "$work/tbb-tsan"
   } >"$work/tbb.log" 2>&1; then
     tail -20 "$work/tbb.log" >&2

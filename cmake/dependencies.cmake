@@ -63,6 +63,7 @@ endfunction()
 # policies make Highway's own set(... CACHE) and option() respect them.
 function(flashlane_add_highway source_dir)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(CMAKE_WARN_DEPRECATED OFF)
   set(CMAKE_POLICY_DEFAULT_CMP0126 NEW)
   set(HWY_ENABLE_CONTRIB OFF) # it would compile vqsort, for minutes; contrib/math is headers and usable all the same
   set(HWY_ENABLE_EXAMPLES OFF)
@@ -100,7 +101,9 @@ endif()
 
 function(flashlane_add_tbb source_dir)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(CMAKE_WARN_DEPRECATED OFF)
   set(BUILD_SHARED_LIBS ON) # two copies of its scheduler in one process would fight over the cores
+  set(CMAKE_POLICY_VERSION_MINIMUM 3.5) # it asks for less than CMake 4 accepts
   set(TBB_TEST OFF)
   set(TBB_STRICT OFF)
   set(TBB_DISABLE_HWLOC_AUTOMATIC_SEARCH ON)
