@@ -16,6 +16,8 @@ kernels::ForwardEntry Naive(int64_t /*target*/) {
 constexpr KernelRow kRows[] = {
     {Kernel::kFlash, kFlashName, DType::kF32, true, &kernels::AttentionFlash<float>},
     {Kernel::kFlash, kFlashName, DType::kF64, true, &kernels::AttentionFlash<double>},
+    {Kernel::kFlash, kFlashName, DType::kBF16, true, &kernels::AttentionFlash<hwy::bfloat16_t>},
+    {Kernel::kFlash, kFlashName, DType::kF16, true, &kernels::AttentionFlash<hwy::float16_t>},
     {Kernel::kNaive, kNaiveName, DType::kF32, false, &Naive<float>},
     {Kernel::kNaive, kNaiveName, DType::kF64, false, &Naive<double>},
     {Kernel::kNaive, kNaiveName, DType::kBF16, false, &Naive<hwy::bfloat16_t>},

@@ -19,6 +19,8 @@ namespace HWY_NAMESPACE {
 
 ForwardEntry FlashF32() { return {&PlanFlash<float>, &RunFlash<float>}; }
 ForwardEntry FlashF64() { return {&PlanFlash<double>, &RunFlash<double>}; }
+ForwardEntry FlashBF16() { return {&PlanFlash<hwy::bfloat16_t>, &RunFlash<hwy::bfloat16_t>}; }
+ForwardEntry FlashF16() { return {&PlanFlash<hwy::float16_t>, &RunFlash<hwy::float16_t>}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
@@ -36,6 +38,8 @@ size_t DispatchIndex(int64_t target, size_t table_size) {
 
 HWY_EXPORT(FlashF32);
 HWY_EXPORT(FlashF64);
+HWY_EXPORT(FlashBF16);
+HWY_EXPORT(FlashF16);
 
 int64_t CompiledTargets() { return HWY_TARGETS; }
 
@@ -46,6 +50,14 @@ ForwardEntry AttentionFlash<float>(int64_t target) {
 template <>
 ForwardEntry AttentionFlash<double>(int64_t target) {
   return FLASHLANE_DISPATCH(FlashF64, target)();
+}
+template <>
+ForwardEntry AttentionFlash<hwy::bfloat16_t>(int64_t target) {
+  return FLASHLANE_DISPATCH(FlashBF16, target)();
+}
+template <>
+ForwardEntry AttentionFlash<hwy::float16_t>(int64_t target) {
+  return FLASHLANE_DISPATCH(FlashF16, target)();
 }
 
 }  // namespace flashlane::kernels

@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 #include "kernels/args.h"
 #include "kernels/kv_source.h"
+#include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
@@ -24,6 +25,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 template <typename T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename T>
+inline constexpr bool kPromotes = !std::is_same_v<T, Compute<T>>;
 
 // Rows that the products can read as they are, or after promotion into scratch.
 template <typename C>
@@ -44,15 +48,21 @@ HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
   return LoadScalar(static_cast<const T*>(operand.data) + index);
 }
 
+// Half types that convert by vectors; the others by elements.
+template <typename T>
+inline constexpr bool kConvertsVectors = kHasF16Conversion || std::is_same_v<T, hwy::bfloat16_t>;
+
 // Promotes `count` elements.
 template <typename T>
 HWY_INLINE void PromoteRow(const T* from, int64_t count, float* to) {
-  const hn::ScalableTag<float> df;
-  const hn::Rebind<T, decltype(df)> dt;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::PromoteTo(df, hn::LoadU(dt, from + i)), df, to + i);
+  if constexpr (kConvertsVectors<T>) {
+    const hn::ScalableTag<float> df;
+    const hn::Rebind<T, decltype(df)> dt;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+    for (; i + lanes <= count; i += lanes) {
+      hn::StoreU(hn::PromoteTo(df, hn::LoadU(dt, from + i)), df, to + i);
+    }
   }
   for (; i < count; ++i) to[i] = LoadScalar(from + i);
 }
@@ -62,7 +72,7 @@ HWY_INLINE void PromoteRow(const T* from, int64_t count, float* to) {
 template <typename T, class Source>
 HWY_INLINE MatrixRows<Compute<T>> PromoteRows(const Source& source, int64_t begin, int64_t end,
                                               int64_t width, Compute<T>* scratch) {
-  if constexpr (std::is_same_v<T, Compute<T>>) {
+  if constexpr (!kPromotes<T>) {
     (void)end;
     (void)width;
     (void)scratch;
@@ -75,13 +85,42 @@ HWY_INLINE MatrixRows<Compute<T>> PromoteRows(const Source& source, int64_t begi
   }
 }
 
+// f32 to bf16 to nearest even. In integers, because the conversion instructions of x86 flush
+// denormals.
+template <class DT, class V>
+HWY_INLINE void StoreRounded(DT /*dt*/, V x, hwy::bfloat16_t* to) {
+  const hn::Rebind<float, DT> df;
+  const hn::RebindToUnsigned<decltype(df)> du32;
+  const hn::Rebind<uint16_t, DT> du16;
+  const auto bits = hn::BitCast(du32, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du32, 0x7FFF)), odd);
+  // Rounding could carry a NaN into another number: keep its sign and make it quiet.
+  const auto quiet = hn::Or(bits, hn::Set(du32, 0x00400000));
+  const auto nan = hn::RebindMask(du32, hn::IsNaN(x));
+  const auto high = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+  hn::StoreU(hn::TruncateTo(du16, high), du16, reinterpret_cast<uint16_t*>(to));
+}
+
+template <class DT, class V>
+HWY_INLINE void StoreRounded(DT dt, V x, hwy::float16_t* to) {
+  hn::StoreU(hn::DemoteTo(dt, x), dt, to);
+}
+
 // Rounds `count` elements to T, to nearest even.
 template <typename T>
 HWY_INLINE void DemoteRow(const Compute<T>* from, int64_t count, T* to) {
-  if constexpr (std::is_same_v<T, Compute<T>>) {
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+  int64_t i = 0;
+  if constexpr (!kPromotes<T>) {
+    for (; i < count; ++i) to[i] = from[i];
   } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = hwy::ConvertScalarTo<T>(from[i]);
+    if constexpr (kConvertsVectors<T>) {
+      const hn::ScalableTag<float> df;
+      const hn::Rebind<T, decltype(df)> dt;
+      const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+      for (; i + lanes <= count; i += lanes) StoreRounded(dt, hn::LoadU(df, from + i), to + i);
+    }
+    for (; i < count; ++i) to[i] = hwy::ConvertScalarTo<T>(from[i]);
   }
 }
 

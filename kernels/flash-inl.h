@@ -63,7 +63,7 @@ class FlashTile {
       : args_(args),
         tile_(tile),
         rows_(args, tile),
-        scratch_(args, tile.row_end - tile.row_begin, scratch),
+        scratch_(args, tile.row_end - tile.row_begin, kPromotes<T>, scratch),
         blocks_(BlocksOf<C>(args)),
         k_(Source::Of(args.k, args.k_strides, tile)),
         v_(Source::Of(args.v, args.v_strides, tile)) {}
@@ -245,7 +245,7 @@ TilePlan PlanFlash(const ForwardArgs& args) {
   plan.block_rows = BlocksOf<C>(args).block_q;
   plan.row_granule = static_cast<int64_t>(kPanelRows<C>);
   const int64_t rows = std::min(plan.block_rows, args.seqlen_q * args.group());
-  plan.scratch_bytes = FlashScratch<C>(args, rows, nullptr).bytes();
+  plan.scratch_bytes = FlashScratch<C>(args, rows, kPromotes<T>, nullptr).bytes();
   return plan;
 }
 

@@ -21,7 +21,8 @@ struct ForwardEntry {
 // of preference.
 int64_t CompiledTargets();
 
-// Tiled online softmax; T is float or double. `target` is one bit of CompiledTargets().
+// Tiled online softmax; T is float, double, hwy::bfloat16_t or hwy::float16_t. `target` is one bit
+// of CompiledTargets().
 template <typename T>
 ForwardEntry AttentionFlash(int64_t target);
 

@@ -65,7 +65,8 @@ struct RowSums {
 template <typename C>
 class FlashScratch {
  public:
-  FlashScratch(const ForwardArgs& args, int64_t tile_rows, void* base)
+  // `promotes`: K and V are of another type than C.
+  FlashScratch(const ForwardArgs& args, int64_t tile_rows, bool promotes, void* base)
       : base_(static_cast<uint8_t*>(base)) {
     constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
     rows_ = hwy::RoundUpTo(static_cast<size_t>(std::max<int64_t>(tile_rows, 1)), kPanelRows<C>);
@@ -85,8 +86,10 @@ class FlashScratch {
     lane_a = Carve<C>(kRows);
     lane_b = Carve<C>(kRows);
     row = Carve<C>(args.head_dim_v);
-    promoted_k = Carve<C>(block_k * args.head_dim);
-    promoted_v = Carve<C>(block_k * args.head_dim_v);
+    if (promotes) {
+      promoted_k = Carve<C>(block_k * args.head_dim);
+      promoted_v = Carve<C>(block_k * args.head_dim_v);
+    }
   }
 
   size_t bytes() const { return offset_; }

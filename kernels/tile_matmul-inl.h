@@ -17,7 +17,6 @@
 
 #include "hwy/highway.h"
 #include "kernels/block_sizes.h"
-#include "kernels/convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
@@ -30,6 +29,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr size_t kNumRegisters = 32;
 #else
 inline constexpr size_t kNumRegisters = 16;
+#endif
+
+// Conversion instructions between f16 and f32. Where Highway emulates them, infinities and NaN come
+// out wrong.
+#if HWY_ARCH_ARM_A64 || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
+inline constexpr bool kHasF16Conversion = true;
+#else
+inline constexpr bool kHasF16Conversion = false;
 #endif
 
 template <typename C>

@@ -16,7 +16,7 @@
 
 namespace flashlane {
 
-// Operands. q, k, v share one dtype: F32 or F64 (BF16 and F16 with Kernel::kNaive for now).
+// Operands. q, k, v share one dtype: F32, F64, BF16 or F16.
 // Any strides with an innermost stride of 1; stride 0 broadcasts. Optional operands are absent when
 // their view is default-constructed.
 struct AttentionInputs {
