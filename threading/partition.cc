@@ -77,7 +77,7 @@ void Partition::Cut(std::span<const uint64_t> unit_costs, uint64_t min_task_cost
 }
 
 // A counting sort: stable, and linear where std::sort would cost more than many tasks are worth
-// (4096 tasks: 0.15 ms, on the one thread that all others wait for).
+// (4096 tasks: 50 us instead of 10, on the one thread that all others wait for).
 void Partition::OrderLongestFirst() noexcept {
   const auto before = [](const Task& a, const Task& b) noexcept {
     return CostClass(a.cost) > CostClass(b.cost);
