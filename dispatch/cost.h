@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "threading/partition.h"
+#include "threading/parallel_for.h"
 
 namespace flashlane {
 
