@@ -1,6 +1,7 @@
 #include "dispatch/dtype.h"
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
@@ -94,6 +95,27 @@ bool ConvertElements(const void* src, DType from, void* dst, DType to, std::int6
       break;
   }
   return true;
+}
+
+double UnitRoundoff(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kF64:
+      return 0x1p-53;
+    case DType::kBF16:
+      return 0x1p-8;
+    case DType::kF16:
+      return 0x1p-11;
+    default:
+      return 0x1p-24;
+  }
+}
+
+double RoundingError(DType dtype, double value) noexcept {
+  double denormal = 0x1p-150;
+  if (dtype == DType::kF64) denormal = 0.0;  // half the smallest is not representable
+  if (dtype == DType::kBF16) denormal = 0x1p-134;
+  if (dtype == DType::kF16) denormal = 0x1p-25;
+  return UnitRoundoff(dtype) * std::abs(value) + denormal;
 }
 
 }  // namespace flashlane

@@ -21,6 +21,11 @@ const char* LowerDTypeName(DType dtype) noexcept;
 // and conversion to the same dtype copies the bits. False, and nothing written, for another dtype.
 bool ConvertElements(const void* src, DType from, void* dst, DType to, std::int64_t n) noexcept;
 
+// What rounding `value` to nearest in an attention dtype may cost: the unit roundoff times the
+// value, plus half the distance between denormals.
+double UnitRoundoff(DType dtype) noexcept;
+double RoundingError(DType dtype, double value) noexcept;
+
 }  // namespace flashlane
 
 #endif  // FLASHLANE_DISPATCH_DTYPE_H_

@@ -1,0 +1,73 @@
+// How far a result may be from the truth: the one place that says so, for tests and `verify`.
+//
+// For one query row, with softmax weights p, scores s and u the unit roundoff of the accumulating
+// type, first-order error analysis of S = scale Q K^T, P = exp(S - lse), O = P V gives
+//   |error of lse|   <= sum_j p_j delta_j + u g(n)
+//   |error of out_d| <= sum_j p_j delta_j (|v_jd| + |out_d|) + u g(n) (sum_j p_j |v_jd| + |out_d|)
+//   delta_j          <= u (g(D) |scale| |q| |k_j| + 4 (|lse| + ln n + 1))
+// for n keys: delta_j is the error of a score, first of its dot product, then of the steps after it
+// (their size, weighted by p, is at most |lse| + ln n). g(x) = x holds for any order of summation;
+// roundings of either sign at random amount to g(x) = sqrt(x). The weighted sums over visible keys
+// come from the f64 oracle itself, so whatever is masked does not count. Storing adds the unit
+// roundoff of the result's dtype times the value. With these bounds
+//   tolerance = 2 min(error of the oracle with an f32 accumulator, bound with g(x) = x)
+//             + bound with g(x) = sqrt(x) (delta_j capped at 2^-10) + rounding of the result
+// per row. The minimum keeps a broken oracle from excusing a broken kernel; the cap, for scores
+// that f32 cannot resolve (a bias of -1e30), leaves the say to the oracle's own error. For F64 the
+// truth is an f64 evaluation too and both floors count twice.
+//
+// NaN, +inf and -inf must stand exactly where the truth has them; a row whose lse is -inf must be
+// 0.
+#ifndef FLASHLANE_DISPATCH_TOLERANCE_H_
+#define FLASHLANE_DISPATCH_TOLERANCE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashlane/attention.h"
+#include "flashlane/status.h"
+#include "flashlane/tensor.h"
+
+namespace flashlane {
+
+// Answers computed elsewhere, in f64: out [B, Hq, Sq, Dv], lse [B, Hq, Sq]. Absent = the oracle's.
+struct ForwardAnswers {
+  ConstTensorView out;
+  ConstTensorView lse;
+};
+
+// The truth for one call and what may differ from it; reusable for every kernel and target.
+struct ForwardReference {
+  std::int64_t shape[4] = {};  // of out
+  std::vector<double> out;     // row-major
+  std::vector<double> lse;
+  std::vector<double> out_row_tolerance;  // per row; without the rounding of the result
+  std::vector<double> lse_row_tolerance;
+};
+
+// Runs the oracle on these inputs (in f64 for the truth, in their dtype for its error) on at most
+// num_threads threads. Never reads keys at or past k_len. Errors: those of Attention.
+Status MakeForwardReference(const AttentionInputs& inputs, const AttentionParams& params,
+                            const ForwardAnswers& answers, int num_threads,
+                            ForwardReference* reference);
+
+struct Comparison {
+  bool agrees = true;
+  double max_error = 0;  // largest absolute error of any element
+  // The element with the largest error as a fraction of its tolerance; infinity where a rule
+  // without tolerance (NaN, infinities, exact zeros, shape) is broken.
+  double fraction = 0;
+  double worst_error = 0;
+  double tolerance = 0;
+  std::int64_t index[4] = {};
+  std::string message;  // where it does not agree: that element, in words
+};
+
+// Compare a result of any attention dtype and any strides with the truth.
+Comparison CompareOut(const ForwardReference& reference, const ConstTensorView& out);
+Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& lse);
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_TOLERANCE_H_

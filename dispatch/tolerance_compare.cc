@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <limits>
+
+#include "dispatch/tensor_reader.h"
+#include "dispatch/tolerance.h"
+
+namespace flashlane {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// One of the two outputs as the reference has it; lse counts as [B, Hq, Sq, 1].
+struct Expected {
+  const char* name;
+  int rank;
+  std::int64_t shape[4];
+  const std::vector<double>& values;
+  const std::vector<double>& row_tolerance;
+};
+
+struct Element {
+  double got = 0;
+  double expected = 0;
+  double error = 0;
+  double tolerance = 0;
+  double fraction = 0;
+};
+
+Element Judge(double got, double expected, double tolerance) {
+  Element element{got, expected, 0.0, tolerance, 0.0};
+  if (std::isfinite(got) && std::isfinite(expected)) {
+    element.error = std::abs(got - expected);
+    // A tolerance of zero, and one that is NaN, allows nothing.
+    if (element.error > 0) {
+      element.fraction = tolerance > 0 ? element.error / tolerance : kInfinity;
+    }
+  } else if (!(std::isnan(got) && std::isnan(expected)) && got != expected) {
+    element.error = element.fraction = kInfinity;
+  }
+  return element;
+}
+
+std::string Describe(const Expected& expected, const Comparison& at, const Element& element) {
+  std::string text = std::string(expected.name) + "[";
+  for (int d = 0; d < expected.rank; ++d) {
+    text += (d > 0 ? "," : "") + std::to_string(at.index[d]);
+  }
+  char numbers[160];
+  std::snprintf(numbers, sizeof numbers, "] is %.9g, expected %.9g: error %.3g, tolerance %.3g",
+                element.got, element.expected, element.error, element.tolerance);
+  return text + numbers;
+}
+
+Comparison WrongShape(const Expected& expected) {
+  Comparison result;
+  result.agrees = false;
+  result.fraction = result.max_error = result.worst_error = kInfinity;
+  result.message = std::string(expected.name) + ": shape or dtype is not that of the reference";
+  return result;
+}
+
+Comparison Compare(const Expected& expected, const ConstTensorView& got,
+                   const std::vector<double>* lse) {
+  if (got.rank != expected.rank || !IsAttentionDType(got.dtype) ||
+      !std::equal(got.shape, got.shape + got.rank, expected.shape)) {
+    return WrongShape(expected);
+  }
+  ConstTensorView padded = got;
+  if (padded.rank == 3) {
+    padded.shape[3] = 1;
+    padded.strides[3] = 1;
+    padded.rank = 4;
+  }
+  const TensorReader reader(padded);
+  const std::int64_t width = reader.size(3);
+  const std::int64_t rows = static_cast<std::int64_t>(expected.row_tolerance.size());
+  Comparison result;
+  Element worst;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t i = row % reader.size(2);
+    const std::int64_t h = row / reader.size(2) % reader.size(1);
+    const std::int64_t b = row / reader.size(2) / reader.size(1);
+    const auto r = static_cast<std::size_t>(row);
+    const bool empty = lse != nullptr && (*lse)[r] == -kInfinity;
+    for (std::int64_t d = 0; d < width; ++d) {
+      const double truth = expected.values[static_cast<std::size_t>(row * width + d)];
+      // A row that sees no key is zero, not nearly zero.
+      const double tolerance =
+          empty ? 0.0 : expected.row_tolerance[r] + RoundingError(got.dtype, truth);
+      const Element element = Judge(reader.At(b, h, i, d), truth, tolerance);
+      result.max_error = std::max(result.max_error, element.error);
+      if ((row == 0 && d == 0) || element.fraction > worst.fraction) {
+        worst = element;
+        const std::int64_t index[4] = {b, h, i, d};
+        std::copy(index, index + 4, result.index);
+      }
+    }
+  }
+  result.fraction = worst.fraction;
+  result.worst_error = worst.error;
+  result.tolerance = worst.tolerance;
+  result.agrees = worst.fraction <= 1.0;
+  if (!result.agrees) result.message = Describe(expected, result, worst);
+  return result;
+}
+
+}  // namespace
+
+Comparison CompareOut(const ForwardReference& reference, const ConstTensorView& out) {
+  const std::int64_t* s = reference.shape;
+  return Compare({"out", 4, {s[0], s[1], s[2], s[3]}, reference.out, reference.out_row_tolerance},
+                 out, &reference.lse);
+}
+
+Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& lse) {
+  const std::int64_t* s = reference.shape;
+  return Compare({"lse", 3, {s[0], s[1], s[2], 1}, reference.lse, reference.lse_row_tolerance}, lse,
+                 nullptr);
+}
+
+}  // namespace flashlane
