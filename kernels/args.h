@@ -1,5 +1,5 @@
-// A resolved call and one unit of its work: plain data. dispatch/ has checked everything; nothing in
-// kernels/ checks again. Strides are in elements; absent pointers are null; causal has become a
+// A resolved call and one unit of its work: plain data. dispatch/ has checked everything; nothing
+// in kernels/ checks again. Strides are in elements; absent pointers are null; causal has become a
 // right window of 0; absent windows are kUnlimited.
 #ifndef FLASHLANE_KERNELS_ARGS_H_
 #define FLASHLANE_KERNELS_ARGS_H_
@@ -95,7 +95,7 @@ struct ForwardArgs {
   HeadOperand alibi_slopes;
   HeadOperand sinks;
   ScoreOperand bias;
-  ScoreOperand mask;                             // one byte each, nonzero = visible
+  ScoreOperand mask;                              // one byte each, nonzero = visible
   Accumulator accumulator = Accumulator::kInput;  // the oracle's
 
   // Query heads that share one kv head.

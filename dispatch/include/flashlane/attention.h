@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 
+#include "flashlane/export.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
 
@@ -58,13 +59,13 @@ struct QStart {
 // (not causal or j <= a), and (no left window or j + left >= a), and (no right window or
 // j <= a + right), and the boolean mask allows it. A row that sees no key gives out 0, lse -inf.
 struct AttentionParams {
-  std::optional<double> softmax_scale;             // finite; absent = 1 / sqrt(D)
+  std::optional<double> softmax_scale;  // finite; absent = 1 / sqrt(D)
   bool causal = false;
-  std::optional<std::int64_t> window_size_left;    // >= 0, inclusive
-  std::optional<std::int64_t> window_size_right;   // >= 0, inclusive
-  std::optional<double> softcap;                   // finite and > 0; absent = off
-  std::optional<std::int64_t> k_len;               // in [0, Sk], for every sequence; absent = Sk
-  QStart q_start;                                  // |value| <= 2^61; for every sequence
+  std::optional<std::int64_t> window_size_left;   // >= 0, inclusive
+  std::optional<std::int64_t> window_size_right;  // >= 0, inclusive
+  std::optional<double> softcap;                  // finite and > 0; absent = off
+  std::optional<std::int64_t> k_len;              // in [0, Sk], for every sequence; absent = Sk
+  QStart q_start;                                 // |value| <= 2^61; for every sequence
 };
 
 enum class Kernel : std::uint8_t {
@@ -99,8 +100,9 @@ struct ExecOptions {
 // Same bits on every repeat, for any thread count, and for a sequence alone or in a batch.
 // Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the online
 // softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded, kOutOfMemory.
-Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
-                 const AttentionOutputs& outputs, const ExecOptions& options = {}) noexcept;
+FLASHLANE_API Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
+                               const AttentionOutputs& outputs,
+                               const ExecOptions& options = {}) noexcept;
 
 }  // namespace flashlane
 

@@ -5,22 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "flashlane/export.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
 
 namespace flashlane {
 
 // Version of the library, "major.minor.patch".
-const char* Version() noexcept;
+FLASHLANE_API const char* Version() noexcept;
 
 // The CPU's own name, as the operating system reports it; "unknown" where it does not.
-std::string CpuName();
+FLASHLANE_API std::string CpuName();
 
 // Names of the vector targets, best first: compiled into the library; those that this machine can
 // also run; and the one a call without ExecOptions::target uses (FLASHLANE_TARGET or the best).
-std::vector<std::string> CompiledTargets();
-std::vector<std::string> SupportedTargets();
-Status ChosenTarget(std::string* name);
+FLASHLANE_API std::vector<std::string> CompiledTargets();
+FLASHLANE_API std::vector<std::string> SupportedTargets();
+FLASHLANE_API Status ChosenTarget(std::string* name);
 
 // One row of the kernel registry: a kernel that is not listed does not exist.
 struct KernelInfo {
@@ -28,7 +29,7 @@ struct KernelInfo {
   DType dtype;
   bool vectorised;  // runs on the chosen target; otherwise scalar code, the same on all
 };
-std::vector<KernelInfo> Kernels();
+FLASHLANE_API std::vector<KernelInfo> Kernels();
 
 }  // namespace flashlane
 

@@ -38,7 +38,8 @@ constexpr const char* StatusCodeName(StatusCode code) noexcept {
 class [[nodiscard]] Status {
  public:
   Status() noexcept = default;
-  Status(StatusCode code, std::string message) noexcept : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message) noexcept
+      : code_(code), message_(std::move(message)) {}
 
   static Status InvalidArgument(std::string message) noexcept {
     return {StatusCode::kInvalidArgument, std::move(message)};

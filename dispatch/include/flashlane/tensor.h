@@ -73,7 +73,8 @@ struct BasicTensorView {
   BasicTensorView() = default;
 
   // Contiguous row-major view. At most kMaxRank dimensions; the surplus is ignored.
-  BasicTensorView(Ptr data_in, DType dtype_in, std::initializer_list<std::int64_t> shape_in) noexcept
+  BasicTensorView(Ptr data_in, DType dtype_in,
+                  std::initializer_list<std::int64_t> shape_in) noexcept
       : data(data_in), dtype(dtype_in) {
     for (const std::int64_t size : shape_in) {
       if (rank < kMaxRank) shape[rank++] = size;
@@ -81,7 +82,8 @@ struct BasicTensorView {
     std::int64_t stride = 1;
     for (int d = rank - 1; d >= 0; --d) {
       strides[d] = stride;
-      if (__builtin_mul_overflow(stride, shape[d], &stride)) stride = 0;  // the contract check refuses
+      if (__builtin_mul_overflow(stride, shape[d], &stride))
+        stride = 0;  // the contract check refuses
     }
   }
 

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Everything that a change must pass, as it runs in CI.
+#
+#   cmake/check.sh           release build and tests, then the tests under the address, undefined and thread sanitizers
+#   cmake/check.sh --quick   release only
+#   cmake/check.sh --tidy    also clang-format, clang-tidy and shellcheck
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=$(nproc)
+readonly no_source=3 # cmake/bootstrap.sh --tsan: oneTBB's source is not to be had
+summary=()
+
+# Runs one stage and says how long it took. A failing stage ends the script and is named last.
+stage() { # NAME COMMAND...
+  local name=$1 start=$SECONDS
+  shift
+  current=$name
+  printf '\n=== %s: begins at %d s\n' "$name" "$SECONDS"
+  "$@"
+  printf '=== %s: passed, %d s\n' "$name" "$((SECONDS - start))"
+  summary+=("passed   $((SECONDS - start)) s  $name")
+}
+
+report() {
+  local status=$?
+  if ((status)); then summary+=("FAILED   ${current:-start}"); fi
+  printf '\n=== check: %d s in all\n' "$SECONDS"
+  if ((${#summary[@]})); then printf '    %s\n' "${summary[@]}"; fi
+  exit $status
+}
+
+build() { # PRESET
+  cmake --preset "$1" --log-level=WARNING
+  cmake --build --preset "$1"
+}
+
+# Labelled not-sanitized: tests that compile anew or measure time. RUN_SERIAL: tests that need the machine for themselves.
+run_tests() { # PRESET [PREFIX...]
+  local preset=$1
+  shift
+  "$@" ctest --preset "$preset" --parallel "$jobs"
+}
+
+# The thread sanitizer of g++ before 14 can not map its shadow memory where the kernel randomises more than 28 bits.
+tsan_tests() {
+  local prefix=()
+  if setarch "$(uname -m)" -R true 2>/dev/null; then prefix=(setarch "$(uname -m)" -R); fi
+  run_tests tsan "${prefix[@]}"
+}
+
+thread_sanitizer() {
+  local status=0
+  printf '\n=== oneTBB for the thread sanitizer\n'
+  current="oneTBB for the thread sanitizer"
+  cmake/bootstrap.sh --tsan || status=$?
+  if ((status == no_source)); then
+    printf '=== thread sanitizer: SKIPPED, the source of oneTBB is not to be had from here\n'
+    summary+=("SKIPPED  thread sanitizer (no source of oneTBB)")
+    return
+  elif ((status)); then
+    return $status
+  fi
+  stage "tsan build" build tsan
+  stage "tsan tests" tsan_tests
+}
+
+format() { git ls-files '*.h' '*.cc' | xargs -r clang-format --dry-run -Werror; }
+
+scripts() { git ls-files '*.sh' .ci/run | xargs -r shellcheck -x; }
+
+# Reads the compile commands of the release build; its flags are g++'s, of which clang need not know all.
+tidy() {
+  git ls-files 'kernels/*.cc' 'threading/*.cc' 'dispatch/*.cc' |
+    xargs -r -P "$jobs" -n 1 clang-tidy -p build/release --quiet --extra-arg=-Wno-unknown-warning-option
+}
+
+main() {
+  local quick='' with_tidy='' argument
+  for argument in "$@"; do
+    case $argument in
+      --quick) quick=1 ;;
+      --tidy) with_tidy=1 ;;
+      -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit ;;
+      *) printf 'check.sh: unknown argument %s (there are --quick and --tidy)\n' "$argument" >&2 && exit 2 ;;
+    esac
+  done
+  trap report EXIT
+  stage "bootstrap" cmake/bootstrap.sh ${with_tidy:+--tools}
+  if [[ $with_tidy ]]; then
+    stage "scripts" scripts
+    stage "format" format
+  fi
+  stage "release build" build release
+  stage "release tests" run_tests release
+  if [[ $with_tidy ]]; then stage "tidy" tidy; fi
+  if [[ $quick ]]; then return; fi
+  stage "asan build" build asan
+  stage "asan tests" run_tests asan
+  thread_sanitizer
+}
+
+main "$@"

@@ -1,0 +1,167 @@
+// The path of every call, top to bottom: check, resolve, look up, plan, cut, run.
+
+#include "flashlane/attention.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <string>
+#include <system_error>
+
+#include "dispatch/contract.h"
+#include "dispatch/cost.h"
+#include "dispatch/environment.h"
+#include "dispatch/log.h"
+#include "dispatch/registry.h"
+#include "dispatch/target.h"
+#include "kernels/kernels.h"
+#include "threading/parallel_for.h"
+#include "threading/partition.h"
+
+namespace flashlane {
+namespace {
+
+// The tiles of a call, numbered so that tiles of one kv head are neighbours.
+class TileGrid {
+ public:
+  TileGrid(const kernels::ForwardArgs& args, int64_t tile_rows)
+      : args_(args),
+        tile_rows_(tile_rows),
+        rows_(args.seqlen_q * args.group()),
+        tiles_per_head_((rows_ + tile_rows - 1) / tile_rows) {}
+
+  int64_t size() const { return args_.batch * args_.num_kv_heads * tiles_per_head_; }
+
+  kernels::Tile operator[](int64_t unit) const {
+    const int64_t sequence_head = unit / tiles_per_head_;
+    const int64_t row_begin = unit % tiles_per_head_ * tile_rows_;
+    return {sequence_head / args_.num_kv_heads, sequence_head % args_.num_kv_heads, row_begin,
+            std::min(rows_, row_begin + tile_rows_)};
+  }
+
+ private:
+  const kernels::ForwardArgs& args_;
+  const int64_t tile_rows_;
+  const int64_t rows_;
+  const int64_t tiles_per_head_;
+};
+
+Status ThreadLimit(const ExecOptions& options, int* limit) {
+  if (options.num_threads < 0) {
+    return Status::InvalidArgument("num_threads: value " + std::to_string(options.num_threads) +
+                                   " is negative; 0 means all");
+  }
+  *limit = options.num_threads;
+  const std::string& text = Environment::Get().num_threads;
+  if (*limit == 0 && !text.empty()) {
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, *limit);
+    if (error != std::errc() || stop != end || *limit < 1) {
+      return Status::InvalidArgument("FLASHLANE_NUM_THREADS: '" + text +
+                                     "' is not a number of threads, 1 or more");
+    }
+  }
+  const int available = threading::AvailableThreads();
+  *limit = *limit == 0 ? available : std::min(*limit, available);
+  return {};
+}
+
+Status CheckBudget(const kernels::ForwardArgs& args, const kernels::TilePlan& plan, int threads,
+                   const ExecOptions& options) {
+  if (options.max_flops != std::numeric_limits<uint64_t>::max()) {
+    const uint64_t flops = ForwardFlops(args);
+    if (flops > options.max_flops) {
+      return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
+                                               ", above " + std::to_string(options.max_flops)};
+    }
+  }
+  const uint64_t scratch = plan.scratch_bytes * static_cast<uint64_t>(threads);
+  if (scratch > options.max_scratch_bytes) {
+    return {StatusCode::kBudgetExceeded, "max_scratch_bytes: the call needs " +
+                                             std::to_string(scratch) + " (" +
+                                             std::to_string(threads) + " threads), above " +
+                                             std::to_string(options.max_scratch_bytes)};
+  }
+  return {};
+}
+
+Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& args,
+                const kernels::TilePlan& plan, int threads) {
+  const threading::TileShape shape{args.seqlen_q * args.group(), plan.block_rows, plan.row_granule,
+                                   args.batch * args.num_kv_heads};
+  const TileGrid grid(args, threading::RowsPerTile(shape, threads));
+  threading::Partition partition;
+  if (threads == 1) {
+    // One task, whatever its cost.
+    partition.Cut(
+        1, [](int64_t) noexcept { return uint64_t{1}; }, 1);
+  } else {
+    partition.Cut(
+        grid.size(), [&](int64_t unit) noexcept { return TileCost(args, grid[unit]); },
+        kMinTaskCost);
+  }
+  const auto tasks = partition.tasks();
+  const auto run = [&](int64_t task, void* scratch) noexcept {
+    const int64_t end = threads == 1 ? grid.size() : tasks[task].end;
+    for (int64_t unit = tasks[task].begin; unit < end; ++unit) entry.run(args, grid[unit], scratch);
+  };
+  const threading::ParallelOptions options{threads, plan.scratch_bytes};
+  if (threading::ParallelFor(static_cast<int64_t>(tasks.size()), options, run)) return {};
+  return {StatusCode::kOutOfMemory,
+          "scratch: " + std::to_string(plan.scratch_bytes) + " bytes could not be allocated"};
+}
+
+void LogChoice(const KernelRow& row, const Target& target, const kernels::TilePlan& plan,
+               int threads) {
+  std::string skipped;
+  for (const Target& other : SupportedTargetList()) {
+    if (other.bit < target.bit) skipped += std::string(" ") + other.name;
+  }
+  LogDebug(std::string(row.name) + "/" + DTypeName(row.dtype) + " on " +
+           (row.vectorised ? target.name : "scalar code") + ", " + std::to_string(threads) +
+           " threads, tiles of " + std::to_string(plan.block_rows) + " rows, scratch " +
+           std::to_string(plan.scratch_bytes) + " bytes" +
+           (skipped.empty()
+                ? ""
+                : "; better targets left out because another was asked for:" + skipped));
+}
+
+Status Run(const AttentionInputs& inputs, const AttentionParams& params,
+           const AttentionOutputs& outputs, const ExecOptions& options) {
+  if (Status status = CheckForward(inputs, params, outputs); !status.ok()) return status;
+  Target target;
+  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
+  const KernelRow* row = FindKernel(options.kernel, inputs.q.dtype);
+  if (row == nullptr) {
+    return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel) +
+                               " has no entry for dtype " + DTypeName(inputs.q.dtype));
+  }
+  int threads = 1;
+  if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
+
+  kernels::ForwardArgs args = ResolveForward(inputs, params, outputs);
+  args.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
+  if (args.batch == 0 || args.seqlen_q == 0) return {};
+
+  const kernels::ForwardEntry entry = row->entry(target.bit);
+  const kernels::TilePlan plan = entry.plan(args);
+  if (Status status = CheckBudget(args, plan, threads, options); !status.ok()) return status;
+  if (DebugLogEnabled()) LogChoice(*row, target, plan, threads);
+  return RunTiles(entry, args, plan, threads);
+}
+
+}  // namespace
+
+Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
+                 const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
+  try {
+    return Run(inputs, params, outputs, options);
+  } catch (const std::exception&) {
+    // Only building a message or a list can throw, and only before any output is touched.
+    return {StatusCode::kOutOfMemory, {}};
+  }
+}
+
+}  // namespace flashlane

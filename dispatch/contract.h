@@ -1,0 +1,21 @@
+// What a call must satisfy, checked before anything is read or written; and the resolution of a
+// checked call into plain arguments. Nothing below dispatch/ checks again.
+#ifndef FLASHLANE_DISPATCH_CONTRACT_H_
+#define FLASHLANE_DISPATCH_CONTRACT_H_
+
+#include "flashlane/attention.h"
+#include "kernels/args.h"
+
+namespace flashlane {
+
+// Every rule of flashlane/attention.h that does not concern a kernel or a target.
+Status CheckForward(const AttentionInputs& inputs, const AttentionParams& params,
+                    const AttentionOutputs& outputs);
+
+// Of a call that CheckForward accepts.
+kernels::ForwardArgs ResolveForward(const AttentionInputs& inputs, const AttentionParams& params,
+                                    const AttentionOutputs& outputs);
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_CONTRACT_H_

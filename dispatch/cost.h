@@ -1,0 +1,30 @@
+// What a call costs, from its resolved arguments: for the work budget and for cutting work into
+// tasks.
+#ifndef FLASHLANE_DISPATCH_COST_H_
+#define FLASHLANE_DISPATCH_COST_H_
+
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "threading/partition.h"
+
+namespace flashlane {
+
+// Floating-point operations of the two products over visible pairs, 2 (D + Dv) each; the boolean
+// mask and -inf biases are not looked at. Saturates at the largest uint64.
+uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile);
+uint64_t ForwardFlops(const kernels::ForwardArgs& args);
+
+// What cutting balances: the flops, and for every row the packing of q and the store of out, which
+// cost about as much as kRowOverheadFlops flops per element.
+inline constexpr uint64_t kRowOverheadFlops = 16;
+uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile);
+
+// A task is worth spawning from here on: threading::kMinTaskNanoseconds at 50 flop/ns, about what
+// one core of this decade does in f32.
+inline constexpr uint64_t kFlopsPerNanosecond = 50;
+inline constexpr uint64_t kMinTaskCost = threading::kMinTaskNanoseconds * kFlopsPerNanosecond;
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_COST_H_

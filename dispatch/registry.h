@@ -1,0 +1,32 @@
+// Every kernel there is, by kernel and dtype. Tests, benchmarks and documents iterate it; a kernel
+// that is not in it does not exist.
+#ifndef FLASHLANE_DISPATCH_REGISTRY_H_
+#define FLASHLANE_DISPATCH_REGISTRY_H_
+
+#include <cstdint>
+#include <span>
+
+#include "flashlane/attention.h"
+#include "kernels/kernels.h"
+
+namespace flashlane {
+
+struct KernelRow {
+  Kernel kernel;
+  const char* name;
+  DType dtype;
+  bool vectorised;  // the entry differs per target
+  kernels::ForwardEntry (*entry)(int64_t target);
+};
+
+std::span<const KernelRow> Registry();
+
+// Null where there is no such row.
+const KernelRow* FindKernel(Kernel kernel, DType dtype);
+
+// "attention_flash", "attention_naive"; "?" for a value that is no kernel.
+const char* KernelName(Kernel kernel);
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_REGISTRY_H_

@@ -1,0 +1,95 @@
+#include "dispatch/target.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dispatch/environment.h"
+#include "hwy/targets.h"
+#include "kernels/kernels.h"
+
+namespace flashlane {
+namespace {
+
+// Every target that Highway can name on any architecture: tells a misspelt name from one that is
+// only absent here.
+bool IsKnownName(std::string_view name);
+
+bool SameName(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+bool IsKnownName(std::string_view name) {
+  static constexpr std::string_view kElsewhere[] = {
+      "AVX3_SPR",         "AVX3_ZEN4", "AVX3", "AVX2",    "SSE2",     "AMX", "NEON",  "NEON_BF16",
+      "NEON_WITHOUT_AES", "SVE",       "SVE2", "SVE_256", "SVE2_128", "RVV", "SSSE3", "SSE4",
+      "AVX3_DL"};
+  return std::any_of(std::begin(kElsewhere), std::end(kElsewhere),
+                     [&](std::string_view known) { return SameName(known, name); });
+}
+
+// Lower bits are better targets (hwy/detect_targets.h).
+std::vector<Target> ListOf(int64_t bits) {
+  std::vector<Target> list;
+  for (uint64_t rest = static_cast<uint64_t>(bits); rest != 0; rest &= rest - 1) {
+    const int64_t bit = static_cast<int64_t>(rest & (~rest + 1));
+    list.push_back({bit, hwy::TargetName(bit)});
+  }
+  return list;
+}
+
+const Target* Find(const std::vector<Target>& list, std::string_view name) {
+  const auto found = std::find_if(
+      list.begin(), list.end(), [&](const Target& target) { return SameName(target.name, name); });
+  return found == list.end() ? nullptr : &*found;
+}
+
+std::string Names(const std::vector<Target>& list) {
+  std::string names;
+  for (const Target& target : list) names += (names.empty() ? "" : ", ") + std::string(target.name);
+  return names;
+}
+
+}  // namespace
+
+const std::vector<Target>& CompiledTargetList() {
+  static const std::vector<Target> list = ListOf(kernels::CompiledTargets());
+  return list;
+}
+
+const std::vector<Target>& SupportedTargetList() {
+  // Asked once: CPUID traps in virtual machines and costs tens of microseconds there.
+  static const std::vector<Target> list =
+      ListOf(kernels::CompiledTargets() & hwy::SupportedTargets());
+  return list;
+}
+
+Status ResolveTarget(const char* requested, Target* target) {
+  const std::vector<Target>& supported = SupportedTargetList();
+  const std::string& forced = Environment::Get().target;
+  if (requested == nullptr && forced.empty()) {
+    *target = supported.front();  // the baseline runs everywhere, so there is one
+    return {};
+  }
+  const std::string_view name = requested != nullptr ? std::string_view(requested) : forced;
+  if (const Target* found = Find(supported, name)) {
+    *target = *found;
+    return {};
+  }
+  const std::string subject = std::string(requested != nullptr ? "target" : "FLASHLANE_TARGET") +
+                              ": '" + std::string(name) + "' ";
+  if (Find(CompiledTargetList(), name) != nullptr) {
+    return Status::Unsupported(subject + "is compiled in but this CPU does not run it; it runs " +
+                               Names(supported));
+  }
+  if (IsKnownName(name)) {
+    return Status::Unsupported(subject + "is not in this build; this CPU runs " + Names(supported));
+  }
+  return Status::InvalidArgument(subject + "is not a target; this CPU runs " + Names(supported));
+}
+
+}  // namespace flashlane

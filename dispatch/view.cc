@@ -1,0 +1,183 @@
+#include "dispatch/view.h"
+
+#include <array>
+#include <numeric>
+
+namespace flashlane {
+namespace {
+
+// Byte offsets stay below this, so that sums of a few of them cannot overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 61;
+
+struct Dim {
+  int64_t size;
+  int64_t stride;
+};
+
+// Dimensions with more than one element, by rising stride.
+struct Dims {
+  std::array<Dim, kMaxRank> dim{};
+  int count = 0;
+};
+
+Dims SortedDims(const ConstTensorView& view) {
+  Dims dims;
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] <= 1) continue;
+    int at = dims.count++;
+    for (; at > 0 && dims.dim[at - 1].stride > view.strides[d]; --at)
+      dims.dim[at] = dims.dim[at - 1];
+    dims.dim[at] = {view.shape[d], view.strides[d]};
+  }
+  return dims;
+}
+
+// Elements from the first to the last address, inclusive, of the `count` dimensions of least
+// stride.
+int64_t Extent(const Dims& dims, int count) {
+  int64_t extent = 1;
+  for (int d = 0; d < count; ++d) extent += (dims.dim[d].size - 1) * dims.dim[d].stride;
+  return extent;
+}
+
+// All addresses of the view are data + [0, run) modulo period bytes, for any cut of its dimensions.
+struct Lattice {
+  int64_t run;     // bytes
+  int64_t period;  // bytes; 0 = a single run
+};
+
+Lattice CutAt(const ConstTensorView& view, const Dims& dims, int inner) {
+  const int64_t bytes = static_cast<int64_t>(DTypeSize(view.dtype));
+  Lattice lattice{Extent(dims, inner) * bytes, 0};
+  for (int d = inner; d < dims.count; ++d) {
+    lattice.period = std::gcd(lattice.period, dims.dim[d].stride * bytes);
+  }
+  return lattice;
+}
+
+bool DisjointLattices(const Lattice& a, const Lattice& b, int64_t distance) {
+  const int64_t period = std::gcd(a.period, b.period);
+  if (period == 0) return false;
+  const int64_t start = ((distance % period) + period) % period;  // of b relative to a
+  return start >= a.run && start + b.run <= period;
+}
+
+Status CheckSizes(const NamedView& operand) {
+  const ConstTensorView& view = operand.view;
+  int64_t elements = 1;
+  bool empty = false;
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] < 0) {
+      return Status::InvalidArgument(std::string(operand.name) + ": shape " + ShapeString(view) +
+                                     " has a negative size");
+    }
+    empty = empty || view.shape[d] == 0;
+  }
+  for (int d = 0; d < view.rank && !empty; ++d) {
+    if (__builtin_mul_overflow(elements, view.shape[d], &elements) || elements > kMaxBytes / 8) {
+      return Status::InvalidArgument(std::string(operand.name) + ": shape " + ShapeString(view) +
+                                     " has more elements than memory can hold");
+    }
+  }
+  return {};
+}
+
+Status CheckStrides(const NamedView& operand, Inner inner) {
+  const ConstTensorView& view = operand.view;
+  int64_t extent = 0;
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] <= 1) continue;
+    const int64_t stride = view.strides[d];
+    const bool innermost = d == view.rank - 1;
+    const std::string what = std::string(operand.name) + ": stride " + std::to_string(stride) +
+                             " of dimension " + std::to_string(d);
+    if (stride < 0) return Status::InvalidArgument(what + " is negative");
+    if (innermost && inner == Inner::kUnit && stride != 1) {
+      return Status::InvalidArgument(what + " is not 1: the innermost dimension must be dense");
+    }
+    if (innermost && inner == Inner::kUnitOrBroadcast && stride > 1) {
+      return Status::InvalidArgument(what + " is neither 1 nor 0 (broadcast)");
+    }
+    int64_t span = 0;
+    if (__builtin_mul_overflow(view.shape[d] - 1, stride, &span) ||
+        __builtin_add_overflow(extent, span, &extent) || extent > kMaxBytes / 8) {
+      return Status::InvalidArgument(what + " reaches beyond any address");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string ShapeString(const ConstTensorView& view) {
+  std::string text = "[";
+  for (int d = 0; d < view.rank; ++d) {
+    text += (d == 0 ? "" : ", ") + std::to_string(view.shape[d]);
+  }
+  return text + "]";
+}
+
+int64_t NumElements(const ConstTensorView& view) {
+  int64_t elements = 1;
+  for (int d = 0; d < view.rank; ++d) elements *= view.shape[d];
+  return elements;
+}
+
+Status CheckView(const NamedView& operand, int rank, Inner inner) {
+  const ConstTensorView& view = operand.view;
+  if (view.rank != rank) {
+    return Status::InvalidArgument(std::string(operand.name) + ": rank " +
+                                   std::to_string(view.rank) + " is not " + std::to_string(rank));
+  }
+  if (Status status = CheckSizes(operand); !status.ok()) return status;
+  if (NumElements(view) == 0) return {};
+  if (Status status = CheckStrides(operand, inner); !status.ok()) return status;
+  if (view.data == nullptr) {
+    return Status::InvalidArgument(std::string(operand.name) + ": data is null but the shape " +
+                                   ShapeString(view) + " has elements");
+  }
+  if (reinterpret_cast<std::uintptr_t>(view.data) % DTypeSize(view.dtype) != 0) {
+    return Status::InvalidArgument(std::string(operand.name) +
+                                   ": data is not aligned to its element of " +
+                                   std::to_string(DTypeSize(view.dtype)) + " bytes");
+  }
+  return {};
+}
+
+Status CheckOutputView(const NamedView& operand, int rank, Inner inner) {
+  if (Status status = CheckView(operand, rank, inner); !status.ok()) return status;
+  if (NumElements(operand.view) == 0) return {};
+  const Dims dims = SortedDims(operand.view);
+  for (int d = 0; d < dims.count; ++d) {
+    if (dims.dim[d].stride < Extent(dims, d)) {
+      return Status::InvalidArgument(std::string(operand.name) + ": stride " +
+                                     std::to_string(dims.dim[d].stride) +
+                                     " makes elements of an output overlap");
+    }
+  }
+  return {};
+}
+
+bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b) {
+  if (NumElements(a) == 0 || NumElements(b) == 0) return false;
+  const Dims dims_a = SortedDims(a);
+  const Dims dims_b = SortedDims(b);
+  const int64_t bytes_a = CutAt(a, dims_a, dims_a.count).run;
+  const int64_t bytes_b = CutAt(b, dims_b, dims_b.count).run;
+  const auto begin_a = reinterpret_cast<std::uintptr_t>(a.data);
+  const auto begin_b = reinterpret_cast<std::uintptr_t>(b.data);
+  if (begin_a + static_cast<std::uintptr_t>(bytes_a) <= begin_b ||
+      begin_b + static_cast<std::uintptr_t>(bytes_b) <= begin_a) {
+    return false;
+  }
+  const int64_t distance = static_cast<int64_t>(begin_b - begin_a);
+  for (int cut_a = 0; cut_a < dims_a.count; ++cut_a) {
+    for (int cut_b = 0; cut_b < dims_b.count; ++cut_b) {
+      if (DisjointLattices(CutAt(a, dims_a, cut_a), CutAt(b, dims_b, cut_b), distance))
+        return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace flashlane

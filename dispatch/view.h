@@ -1,0 +1,41 @@
+// Rules that hold for any tensor view, and questions about views. Messages name the argument.
+#ifndef FLASHLANE_DISPATCH_VIEW_H_
+#define FLASHLANE_DISPATCH_VIEW_H_
+
+#include <cstdint>
+#include <string>
+
+#include "flashlane/status.h"
+#include "flashlane/tensor.h"
+
+namespace flashlane {
+
+// "[2, 8, 128, 64]".
+std::string ShapeString(const ConstTensorView& view);
+
+// Elements of the view; the shape has been checked.
+int64_t NumElements(const ConstTensorView& view);
+
+// A name for messages and a view.
+struct NamedView {
+  const char* name;
+  ConstTensorView view;
+};
+
+enum class Inner { kUnit, kUnitOrBroadcast, kAny };
+
+// Sizes >= 0; strides >= 0 (of dimensions with more than one element) and the innermost as `inner`
+// says; byte offsets fit in 62 bits; data not null and aligned to its element where there are
+// elements.
+Status CheckView(const NamedView& operand, int rank, Inner inner);
+
+// In addition: no two elements at one address.
+Status CheckOutputView(const NamedView& operand, int rank, Inner inner);
+
+// Whether two views may share a byte. Exact for disjoint ranges and for slices of one packed tensor
+// (q, k and v of [B, S, 3, H, D]); otherwise errs on the side of yes.
+bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_VIEW_H_

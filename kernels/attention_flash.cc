@@ -1,0 +1,52 @@
+// Forward attention by tiled online softmax on every vector target: flash-inl.h, dispatched.
+
+#include <cstdint>
+#include <iterator>
+
+#include "kernels/kernels.h"
+#include "kernels/simd_config.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention_flash.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep; must come before highway.h and *-inl.h
+
+#include "hwy/highway.h"
+#include "kernels/flash-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+ForwardEntry FlashF32() { return {&PlanFlash<float>, &RunFlash<float>}; }
+ForwardEntry FlashF64() { return {&PlanFlash<double>, &RunFlash<double>}; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashlane::kernels {
+
+size_t DispatchIndex(int64_t target, size_t table_size) {
+  if (table_size == 1) return 0;
+  hwy::ChosenTarget chosen;
+  chosen.Update(target);
+  return chosen.GetIndex();
+}
+
+HWY_EXPORT(FlashF32);
+HWY_EXPORT(FlashF64);
+
+int64_t CompiledTargets() { return HWY_TARGETS; }
+
+template <>
+ForwardEntry AttentionFlash<float>(int64_t target) {
+  return FLASHLANE_DISPATCH(FlashF32, target)();
+}
+template <>
+ForwardEntry AttentionFlash<double>(int64_t target) {
+  return FLASHLANE_DISPATCH(FlashF64, target)();
+}
+
+}  // namespace flashlane::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,244 @@
+// The scalar oracle: attention as its definition reads, one query row at a time. It shares args.h
+// with the vector kernels and nothing else, so that a mistake there cannot hide here.
+//
+// Acc is the type of every intermediate value. Acc = T is the contract of attention_naive (for half
+// types each operation rounds to the half type); Acc = double is the truth that tolerances are
+// taken against; Acc = float is the same-precision evaluation they are scaled by.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/base.h"
+#include "kernels/kernels.h"
+
+namespace flashlane::kernels {
+namespace {
+
+// A half type with arithmetic: computes in float, rounds after every operation.
+template <typename Half>
+struct Rounded {
+  float value = 0.0f;
+
+  Rounded() = default;
+  template <typename From>
+  explicit Rounded(From x) : value(hwy::ConvertScalarTo<float>(hwy::ConvertScalarTo<Half>(x))) {}
+  explicit operator double() const { return value; }
+  explicit operator float() const { return value; }
+
+  friend Rounded operator+(Rounded a, Rounded b) { return Rounded(a.value + b.value); }
+  friend Rounded operator-(Rounded a, Rounded b) { return Rounded(a.value - b.value); }
+  friend Rounded operator*(Rounded a, Rounded b) { return Rounded(a.value * b.value); }
+  friend Rounded operator/(Rounded a, Rounded b) { return Rounded(a.value / b.value); }
+  friend bool operator<(Rounded a, Rounded b) { return a.value < b.value; }
+};
+
+template <typename T, typename Acc>
+Acc To(T x) {
+  if constexpr (std::is_arithmetic_v<Acc>) {
+    return hwy::ConvertScalarTo<Acc>(x);
+  } else {
+    return Acc(hwy::ConvertScalarTo<float>(x));
+  }
+}
+
+// Transcendentals through double: correctly rounded in practice for every narrower Acc.
+template <typename Acc>
+Acc Exp(Acc x) {
+  return static_cast<Acc>(std::exp(static_cast<double>(x)));
+}
+template <typename Acc>
+Acc Tanh(Acc x) {
+  return static_cast<Acc>(std::tanh(static_cast<double>(x)));
+}
+
+template <typename T>
+T FromDouble(double x) {
+  return hwy::ConvertScalarTo<T>(x);
+}
+
+// One row of one query head.
+struct Row {
+  int64_t batch, head, kv_head, i;
+};
+
+template <typename T, typename Acc>
+class RowOracle {
+ public:
+  RowOracle(const ForwardArgs& args, Row row, Acc* scores)
+      : args_(args),
+        row_(row),
+        scores_(scores),
+        k_len_(args.k_len.At(row.batch)),
+        position_((args.bottom_right ? k_len_ - args.seqlen_q : args.q_start.At(row.batch)) +
+                  row.i) {}
+
+  void Compute() {
+    ScoreKeys();
+    NormaliseAndStore();
+  }
+
+ private:
+  static constexpr double kInf = std::numeric_limits<double>::infinity();
+
+  template <typename Operand>
+  static Acc Load(const Operand& operand, int64_t index) {
+    if (operand.is_f32) return To<float, Acc>(static_cast<const float*>(operand.data)[index]);
+    return To<T, Acc>(static_cast<const T*>(operand.data)[index]);
+  }
+
+  int64_t ScoreIndex(const ScoreOperand& operand, int64_t j) const {
+    return row_.batch * operand.batch + row_.head * operand.head + row_.i * operand.row +
+           j * operand.col;
+  }
+
+  const T* RowOf(const void* data, const RowStrides& strides, int64_t head, int64_t row) const {
+    return static_cast<const T*>(data) + row_.batch * strides.batch + head * strides.head +
+           row * strides.row;
+  }
+
+  bool Visible(int64_t j) const {
+    if (args_.window_left != kUnlimited && SaturatingAdd(j, args_.window_left) < position_) {
+      return false;
+    }
+    if (args_.window_right != kUnlimited && j > SaturatingAdd(position_, args_.window_right)) {
+      return false;
+    }
+    return args_.mask.data == nullptr ||
+           static_cast<const uint8_t*>(args_.mask.data)[ScoreIndex(args_.mask, j)] != 0;
+  }
+
+  Acc Score(int64_t j) const {
+    const T* q = RowOf(args_.q, args_.q_strides, row_.head, row_.i);
+    const T* k = RowOf(args_.k, args_.k_strides, row_.kv_head, j);
+    Acc dot{};
+    for (int64_t d = 0; d < args_.head_dim; ++d) dot = dot + To<T, Acc>(q[d]) * To<T, Acc>(k[d]);
+    Acc score = static_cast<Acc>(args_.softmax_scale) * dot;
+    if (args_.softcap != 0.0) {
+      const Acc cap = static_cast<Acc>(args_.softcap);
+      score = cap * Tanh(score / cap);
+    }
+    if (args_.alibi_slopes.data != nullptr) {
+      const Acc slope = Load(args_.alibi_slopes, row_.head * args_.alibi_slopes.stride);
+      score = score + slope * static_cast<Acc>(static_cast<double>(j - position_));
+    }
+    if (args_.bias.data != nullptr) score = score + Load(args_.bias, ScoreIndex(args_.bias, j));
+    return score;
+  }
+
+  // Masked keys are not read at all; a bias of -inf masks too, whatever the key holds.
+  void ScoreKeys() {
+    any_visible_ = false;
+    max_ = static_cast<Acc>(-kInf);
+    for (int64_t j = 0; j < k_len_; ++j) {
+      scores_[j] = static_cast<Acc>(-kInf);
+      if (!Visible(j)) continue;
+      if (args_.bias.data != nullptr &&
+          static_cast<double>(Load(args_.bias, ScoreIndex(args_.bias, j))) == -kInf) {
+        continue;
+      }
+      any_visible_ = true;
+      scores_[j] = Score(j);
+      if (max_ < scores_[j]) max_ = scores_[j];
+    }
+  }
+
+  void NormaliseAndStore() {
+    Acc sink{};
+    const bool has_sink = args_.sinks.data != nullptr && any_visible_;
+    if (has_sink) {
+      sink = Load(args_.sinks, row_.head * args_.sinks.stride);
+      if (max_ < sink) max_ = sink;
+    }
+    Acc sum{};
+    for (int64_t j = 0; j < k_len_; ++j) {
+      // -inf weighs nothing; without this a row of nothing but -inf would be -inf - -inf = NaN.
+      const bool weightless = static_cast<double>(scores_[j]) == -kInf;
+      scores_[j] = weightless ? Acc{} : Exp(scores_[j] - max_);
+      sum = sum + scores_[j];
+    }
+    if (has_sink && static_cast<double>(sink) != -kInf) sum = sum + Exp(sink - max_);
+    StoreOut(sum);
+    StoreLse(sum);
+  }
+
+  void StoreOut(Acc sum) {
+    T* out = static_cast<T*>(args_.out) + row_.batch * args_.out_strides.batch +
+             row_.head * args_.out_strides.head + row_.i * args_.out_strides.row;
+    const T* v = RowOf(args_.v, args_.v_strides, row_.kv_head, 0);
+    const bool empty = static_cast<double>(sum) == 0.0;
+    for (int64_t d = 0; d < args_.head_dim_v; ++d) {
+      Acc acc{};
+      for (int64_t j = 0; j < k_len_ && !empty; ++j) {
+        // A key of weight exactly 0 contributes nothing, whatever bytes its value holds.
+        if (static_cast<double>(scores_[j]) == 0.0) continue;
+        acc = acc + scores_[j] * To<T, Acc>(v[j * args_.v_strides.row + d]);
+      }
+      out[d] = FromDouble<T>(empty ? 0.0 : static_cast<double>(acc / sum));
+    }
+  }
+
+  void StoreLse(Acc sum) {
+    if (args_.lse == nullptr) return;
+    using Lse = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    Lse* lse = static_cast<Lse*>(args_.lse) + row_.batch * args_.lse_strides.batch +
+               row_.head * args_.lse_strides.head + row_.i * args_.lse_strides.row;
+    const double l = static_cast<double>(sum);
+    *lse = static_cast<Lse>(l == 0.0 ? -kInf : static_cast<double>(max_) + std::log(l));
+  }
+
+  const ForwardArgs& args_;
+  const Row row_;
+  Acc* const scores_;
+  const int64_t k_len_;
+  const int64_t position_;
+  bool any_visible_ = false;
+  Acc max_{};
+};
+
+template <typename T, typename Acc>
+void RunRows(const ForwardArgs& args, const Tile& tile, void* scratch) {
+  const int64_t group = args.group();
+  for (int64_t r = tile.row_begin; r < tile.row_end; ++r) {
+    const Row row{tile.batch, tile.kv_head * group + r % group, tile.kv_head, r / group};
+    RowOracle<T, Acc>(args, row, static_cast<Acc*>(scratch)).Compute();
+  }
+}
+
+template <typename T>
+void Run(const ForwardArgs& args, const Tile& tile, void* scratch) {
+  using Input =
+      std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double>, T, Rounded<T>>;
+  switch (args.accumulator) {
+    case Accumulator::kInput:
+      return RunRows<T, Input>(args, tile, scratch);
+    case Accumulator::kF32:
+      return RunRows<T, float>(args, tile, scratch);
+    case Accumulator::kF64:
+      return RunRows<T, double>(args, tile, scratch);
+  }
+}
+
+TilePlan PlanRows(const ForwardArgs& args) {
+  TilePlan plan;
+  plan.block_rows = 16;  // any number will do; enough rows to be worth a task
+  plan.row_granule = 1;
+  plan.scratch_bytes = static_cast<size_t>(args.seqlen_k) * sizeof(double);  // one row of scores
+  return plan;
+}
+
+}  // namespace
+
+template <typename T>
+ForwardEntry AttentionNaive() {
+  return {&PlanRows, &Run<T>};
+}
+
+template ForwardEntry AttentionNaive<float>();
+template ForwardEntry AttentionNaive<double>();
+template ForwardEntry AttentionNaive<hwy::bfloat16_t>();
+template ForwardEntry AttentionNaive<hwy::float16_t>();
+
+}  // namespace flashlane::kernels

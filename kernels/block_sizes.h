@@ -1,0 +1,48 @@
+// Block sizes and register tiles, with the reason beside every number. Block sizes depend on the
+// head sizes and on the target only, never on threads or on other sequences: they decide bits.
+#ifndef FLASHLANE_KERNELS_BLOCK_SIZES_H_
+#define FLASHLANE_KERNELS_BLOCK_SIZES_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace flashlane::kernels {
+
+// Register tile of both products: kTileRows broadcasts x kTileVectors vectors of accumulators.
+// 6 x 4 = 24 accumulators + 4 operands + 1 broadcast = 29 of the 32 registers of AVX-512 and NEON;
+// 6 x 2 = 12 + 2 + 1 = 15 of the 16 of AVX2 and SSE2. Per step 6 + 4 (6 + 2) loads feed 24 (12)
+// multiply-adds, so that the load ports are never the limit.
+inline constexpr size_t kTileRows = 6;
+constexpr size_t TileVectors(size_t num_registers) { return num_registers >= 32 ? 4 : 2; }
+
+struct FlashBlocks {
+  int64_t block_q;  // rows per tile (all query heads of a kv head count); a multiple of the panel
+  int64_t block_k;  // keys per step of the online softmax; steps start at multiples of it
+};
+
+// panel_rows: rows of one register tile (lanes * TileVectors).
+constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows,
+                                        int64_t element_bytes) {
+  // A whole number of register tiles (32 * 6). The scores of a panel (64 rows * 192 keys * 4 bytes)
+  // stay in L1 or the near part of L2; longer blocks gain nothing, shorter ones pay the rescale
+  // and the loads of O more often.
+  constexpr int64_t kBlockK = 192;
+  // Packed Q and O of a tile: half of a 1 MiB L2, so that a block of K and V stays beside them.
+  constexpr int64_t kTileBytes = 512 * 1024;
+  // Beyond 512 rows nothing more is gained from reading K and V once per tile.
+  constexpr int64_t kMaxRows = 512;
+  const int64_t row_bytes = (head_dim + head_dim_v) * element_bytes;
+  const int64_t rows =
+      std::clamp(kTileBytes / row_bytes, panel_rows, std::max(kMaxRows, panel_rows));
+  return {rows / panel_rows * panel_rows, kBlockK};
+}
+
+// Rescale a row's accumulators only when its maximum has grown by more than this many powers of
+// two: until then p <= 2^8, which costs an f32 sum no precision and saves most of the
+// multiplications.
+inline constexpr double kRescaleThresholdLog2 = 8.0;
+
+}  // namespace flashlane::kernels
+
+#endif  // FLASHLANE_KERNELS_BLOCK_SIZES_H_

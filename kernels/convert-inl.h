@@ -1,0 +1,92 @@
+// Loads and stores with promotion: the only file of the vector kernels where an element type
+// differs. Everything else computes in Compute<T>: double for double, else float.
+
+#if defined(FLASHLANE_KERNELS_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHLANE_KERNELS_CONVERT_INL_H_
+#undef FLASHLANE_KERNELS_CONVERT_INL_H_
+#else
+#define FLASHLANE_KERNELS_CONVERT_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/args.h"
+#include "kernels/kv_source.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename T>
+using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Rows that the products can read as they are, or after promotion into scratch.
+template <typename C>
+struct MatrixRows {
+  const C* data;
+  int64_t stride;  // elements between rows
+};
+
+template <typename T>
+HWY_INLINE Compute<T> LoadScalar(const T* from) {
+  return hwy::ConvertScalarTo<Compute<T>>(*from);
+}
+
+// Element `index` of an operand that is of type T or F32.
+template <typename T, class Operand>
+HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
+  if (operand.is_f32) return static_cast<const float*>(operand.data)[index];
+  return LoadScalar(static_cast<const T*>(operand.data) + index);
+}
+
+// Promotes `count` elements.
+template <typename T>
+HWY_INLINE void PromoteRow(const T* from, int64_t count, float* to) {
+  const hn::ScalableTag<float> df;
+  const hn::Rebind<T, decltype(df)> dt;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::PromoteTo(df, hn::LoadU(dt, from + i)), df, to + i);
+  }
+  for (; i < count; ++i) to[i] = LoadScalar(from + i);
+}
+
+// Rows [begin, end) of `source` for the products: in place where T is the compute type, else
+// promoted into `scratch`, which has room for (end - begin) * width elements.
+template <typename T, class Source>
+HWY_INLINE MatrixRows<Compute<T>> PromoteRows(const Source& source, int64_t begin, int64_t end,
+                                              int64_t width, Compute<T>* scratch) {
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    (void)end;
+    (void)width;
+    (void)scratch;
+    return {source.Row(begin), source.row_stride};
+  } else {
+    for (int64_t j = begin; j < end; ++j) {
+      PromoteRow(source.Row(j), width, scratch + (j - begin) * width);
+    }
+    return {scratch, width};
+  }
+}
+
+// Rounds `count` elements to T, to nearest even.
+template <typename T>
+HWY_INLINE void DemoteRow(const Compute<T>* from, int64_t count, T* to) {
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = hwy::ConvertScalarTo<T>(from[i]);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_KERNELS_CONVERT_INL_H_

@@ -1,0 +1,154 @@
+// The two products of attention in registers, S^T = K Q^T and O^T += V^T P^T: the only file of the
+// kernels where an instruction set differs. In both the lanes are query rows, the right operand is
+// a packed panel, and the left operand is read element by element as a broadcast.
+//
+// Cost per register tile and step of depth: kVecs vector loads and kRows broadcasts for
+// kRows * kVecs multiply-adds.
+
+#if defined(FLASHLANE_KERNELS_TILE_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHLANE_KERNELS_TILE_MATMUL_INL_H_
+#undef FLASHLANE_KERNELS_TILE_MATMUL_INL_H_
+#else
+#define FLASHLANE_KERNELS_TILE_MATMUL_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/block_sizes.h"
+#include "kernels/convert-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Architectural vector registers.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+inline constexpr size_t kNumRegisters = 32;
+#else
+inline constexpr size_t kNumRegisters = 16;
+#endif
+
+template <typename C>
+using Tag = hn::ScalableTag<C>;
+inline constexpr size_t kPanelVectors = TileVectors(kNumRegisters);
+// Query rows of one panel: the width of a register tile, and the row stride of S and O.
+template <typename C>
+inline constexpr size_t kPanelRows = hn::MaxLanes(Tag<C>()) * kPanelVectors;
+
+// How the left operand is stored: element (m, t) of row m and depth t at a[m * stride + t] (K in
+// S^T = K Q^T) or at a[t * stride + m] (V in O^T = V^T P^T).
+enum class LeftLayout { kRowMajor, kDepthMajor };
+
+// What the product is added to.
+enum class Accumulate {
+  kNothing,  // c = a b
+  kOld,      // c = c + a b
+  kScaled,   // c = c * scale + a b, scale per lane
+};
+
+template <typename C>
+struct Product {
+  const C* a;        // left operand
+  int64_t a_stride;  // elements
+  const C* b;        // panel [depth][kPanelRows]
+  int64_t depth;
+  C* c;            // panel [rows][kPanelRows]
+  const C* scale;  // [kPanelRows], for Accumulate::kScaled
+};
+
+template <LeftLayout kLayout, typename C>
+HWY_INLINE const C* LeftRow(const Product<C>& p, int64_t m) {
+  return kLayout == LeftLayout::kRowMajor ? p.a + m * p.a_stride : p.a + m;
+}
+
+// Rows [m, m + kRows) of the product, the first kVecs vectors of the panel.
+template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C>
+HWY_INLINE void MultiplyTile(const Product<C>& p, int64_t m, Accumulate accumulate) {
+  const Tag<C> d;
+  using V = hn::Vec<Tag<C>>;
+  const size_t lanes = hn::Lanes(d);
+  C* HWY_RESTRICT c = p.c + m * static_cast<int64_t>(kPanelRows<C>);
+  V acc[kRows][kVecs];
+  HWY_UNROLL(kTileRows)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      const C* at = c + r * kPanelRows<C> + v * lanes;
+      acc[r][v] = accumulate == Accumulate::kNothing ? hn::Zero(d)
+                  : accumulate == Accumulate::kOld
+                      ? hn::Load(d, at)
+                      : hn::Mul(hn::Load(d, at), hn::Load(d, p.scale + v * lanes));
+    }
+  }
+  const C* HWY_RESTRICT a = LeftRow<kLayout>(p, m);
+  const C* HWY_RESTRICT b = p.b;
+  for (int64_t t = 0; t < p.depth; ++t, b += kPanelRows<C>) {
+    V bv[kVecs];
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) bv[v] = hn::Load(d, b + v * lanes);
+    HWY_UNROLL(kTileRows)
+    for (size_t r = 0; r < kRows; ++r) {
+      const V av = hn::Set(
+          d, kLayout == LeftLayout::kRowMajor ? a[static_cast<int64_t>(r) * p.a_stride] : a[r]);
+      HWY_UNROLL(4)
+      for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
+    }
+    a += kLayout == LeftLayout::kRowMajor ? 1 : p.a_stride;
+  }
+  HWY_UNROLL(kTileRows)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      hn::Store(acc[r][v], d, c + r * kPanelRows<C> + v * lanes);
+    }
+  }
+}
+
+// All `rows` rows of the product. The sum over depth runs in the same order whatever the tile, so a
+// row's bits do not depend on where it lies.
+template <LeftLayout kLayout, size_t kVecs, typename C>
+HWY_NOINLINE void MultiplyPanel(const Product<C>& p, int64_t rows, Accumulate accumulate) {
+  constexpr int64_t kFull = static_cast<int64_t>(kTileRows);
+  int64_t m = 0;
+  // 6 + 2 is slower than 4 + 4: two rows do not hide the latency of a multiply-add.
+  const bool split_evenly = rows % kFull == 2 && rows > kFull;
+  const int64_t full_end = rows / kFull * kFull - (split_evenly ? kFull : 0);
+  for (; m < full_end; m += kFull) MultiplyTile<kLayout, kTileRows, kVecs>(p, m, accumulate);
+  for (; m + 4 <= rows; m += 4) MultiplyTile<kLayout, 4, kVecs>(p, m, accumulate);
+  if (m + 2 <= rows) {
+    MultiplyTile<kLayout, 2, kVecs>(p, m, accumulate);
+    m += 2;
+  }
+  if (m < rows) MultiplyTile<kLayout, 1, kVecs>(p, m, accumulate);
+}
+
+// O^T += V^T P^T where V holds NaN or Inf: a weight of exactly 0 (a masked key) contributes
+// nothing, whatever the value. Otherwise the same bits as MultiplyPanel.
+template <size_t kVecs, typename C>
+HWY_NOINLINE void MultiplyPanelSelecting(const Product<C>& p, int64_t rows, Accumulate accumulate) {
+  const Tag<C> d;
+  const size_t lanes = hn::Lanes(d);
+  for (int64_t m = 0; m < rows; ++m) {
+    for (size_t v = 0; v < kVecs; ++v) {
+      C* at = p.c + m * static_cast<int64_t>(kPanelRows<C>) + v * lanes;
+      auto acc = accumulate == Accumulate::kNothing ? hn::Zero(d) : hn::Load(d, at);
+      if (accumulate == Accumulate::kScaled) acc = hn::Mul(acc, hn::Load(d, p.scale + v * lanes));
+      for (int64_t t = 0; t < p.depth; ++t) {
+        const auto weight = hn::Load(d, p.b + t * static_cast<int64_t>(kPanelRows<C>) + v * lanes);
+        const auto sum = hn::MulAdd(hn::Set(d, p.a[t * p.a_stride + m]), weight, acc);
+        acc = hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), acc, sum);
+      }
+      hn::Store(acc, d, at);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_KERNELS_TILE_MATMUL_INL_H_
