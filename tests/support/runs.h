@@ -1,0 +1,63 @@
+// Everything a test must hold for: each registry row on each target this machine runs.
+#ifndef FLASHLANE_TESTS_SUPPORT_RUNS_H_
+#define FLASHLANE_TESTS_SUPPORT_RUNS_H_
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "dispatch/registry.h"
+#include "flashlane/attention.h"
+#include "tests/support/problem.h"
+
+namespace flashlane::testing {
+
+struct RunCase {
+  Kernel kernel;
+  DType dtype;
+  std::string target;  // "scalar" for kernels without targets
+
+  ExecOptions Options(int num_threads = 0) const {
+    ExecOptions options;
+    options.kernel = kernel;
+    options.num_threads = num_threads;
+    options.target = target == "scalar" ? nullptr : target.c_str();
+    return options;
+  }
+};
+
+inline std::vector<RunCase> AllRuns() {
+  std::vector<RunCase> runs;
+  for (const KernelRow& row : Registry()) {
+    for (const std::string& target : TargetsOf(row.kernel)) {
+      runs.push_back({row.kernel, row.dtype, target});
+    }
+  }
+  return runs;
+}
+
+// The rows that run vector code.
+inline std::vector<RunCase> VectorRuns() {
+  std::vector<RunCase> runs;
+  for (const RunCase& run : AllRuns()) {
+    if (run.target != "scalar") runs.push_back(run);
+  }
+  return runs;
+}
+
+inline std::string RunName(const ::testing::TestParamInfo<RunCase>& info) {
+  return std::string(KernelName(info.param.kernel)) + "_" + DTypeName(info.param.dtype) + "_" +
+         info.param.target;
+}
+
+// A test over runs: class FooTest : public RunTest {}; TEST_P(FooTest, Bar) { ... GetParam() ... }
+class RunTest : public ::testing::TestWithParam<RunCase> {};
+
+// Fails, rather than passes silently, where there is nothing to run on.
+#define FLASHLANE_INSTANTIATE_RUNS(SUITE, RUNS) \
+  INSTANTIATE_TEST_SUITE_P(All, SUITE, ::testing::ValuesIn(RUNS), ::flashlane::testing::RunName)
+
+}  // namespace flashlane::testing
+
+#endif  // FLASHLANE_TESTS_SUPPORT_RUNS_H_
