@@ -9,6 +9,7 @@
 
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
+#include "dispatch/view.h"
 
 namespace flashlane::cli {
 namespace {
@@ -47,12 +48,6 @@ Status ViewOf(const Case& in, const std::string& name, TensorView* view) {
     stride *= view->shape[d];  // fits: the reader has checked the product
   }
   return {};
-}
-
-std::int64_t NumElements(const ConstTensorView& view) {
-  std::int64_t elements = 1;
-  for (int d = 0; d < view.rank; ++d) elements *= view.shape[d];
-  return elements;
 }
 
 // Whether two values that both stand for `n` f64 are the same; one NaN is as good as another.
@@ -113,8 +108,7 @@ Status CheckOperand(const Case& in, const NamedOperand& operand, const ConstTens
                                    " is missing");
   }
   if (operand.required && view.rank != 4) {
-    return TensorError(in, operand.name,
-                       "shape " + ShapeText(view.shape, view.rank) + " must have 4 dimensions");
+    return TensorError(in, operand.name, "shape " + ShapeString(view) + " must have 4 dimensions");
   }
   if (operand.converts && !IsAttentionDType(view.dtype)) {
     return TensorError(
@@ -204,8 +198,7 @@ Status AnswersOf(const Case& from, const AttentionOutputs& outputs, AttentionOut
     if (!view->present()) continue;
     if (view->rank != like.rank || !std::equal(like.shape, like.shape + like.rank, view->shape)) {
       return TensorError(from, name,
-                         "shape " + ShapeText(view->shape, view->rank) + " must be " +
-                             ShapeText(like.shape, like.rank));
+                         "shape " + ShapeString(*view) + " must be " + ShapeString(like));
     }
     if (!IsAttentionDType(view->dtype)) {
       return TensorError(
