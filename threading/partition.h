@@ -28,6 +28,9 @@ inline constexpr int64_t kMaxTasks = 4096;
 // Tasks whose list needs no memory but the Partition itself (twice 1.5 KiB of the caller's stack).
 inline constexpr int64_t kInlineTasks = 64;
 
+// How long a task should last at least to be worth spawning.
+inline constexpr uint64_t kMinTaskNanoseconds = 20000;
+
 // A list of tasks. Make one per call on the stack: longer lists borrow from the thread's scratch
 // cache, so after warm-up nothing is allocated.
 class Partition {

@@ -1,9 +1,9 @@
 #include "tests/support/problem.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "dispatch/dtype.h"
 #include "dispatch/registry.h"
@@ -66,31 +66,7 @@ OwnedTensor Allocate(DType dtype, const ConstTensorView& shape_and_strides) {
     last += std::max<int64_t>(tensor.view.shape[d] - 1, 0) * tensor.view.strides[d];
   }
   tensor.storage.assign(static_cast<size_t>(last + 1) * DTypeSize(dtype), std::byte{0xA5});
-  tensor.view.data = tensor.storage.data();
   return tensor;
-}
-
-// A copy keeps its own storage: views must follow.
-OwnedTensor Clone(const OwnedTensor& tensor) {
-  OwnedTensor copy = tensor;
-  copy.view.data = copy.storage.data();
-  return copy;
-}
-
-OwnedTensor AsF64(const OwnedTensor& tensor) {
-  if (!tensor.view.present() || !IsAttentionDType(tensor.view.dtype)) return Clone(tensor);
-  ConstTensorView contiguous = tensor.view;
-  int64_t stride = 1;
-  for (int d = contiguous.rank - 1; d >= 0; --d) {
-    contiguous.strides[d] = stride;
-    stride *= contiguous.shape[d];
-  }
-  OwnedTensor copy = Allocate(DType::kF64, contiguous);
-  const std::vector<double> values = tensor.Values();
-  for (size_t i = 0; i < values.size(); ++i) {
-    Write(copy.storage.data(), DType::kF64, static_cast<int64_t>(i), values[i]);
-  }
-  return copy;
 }
 
 class Generator {
@@ -118,7 +94,7 @@ class Generator {
 OwnedTensor InLayout(const OwnedTensor& dense, Layout layout, int64_t row_padding) {
   const int64_t heads = dense.view.shape[1], rows = dense.view.shape[2],
                 width = dense.view.shape[3];
-  if (layout == Layout::kBhsd) return Clone(dense);
+  if (layout == Layout::kBhsd) return dense;
   if (layout == Layout::kBshd) {
     return dense.WithStrides({rows * heads * width, width, heads * width, 1});
   }
@@ -137,6 +113,12 @@ OwnedTensor Slice(const OwnedTensor& dense, int64_t total_heads) {
 int64_t Pick(int bits, int bit, int64_t size) { return (bits & bit) != 0 ? size : 1; }
 
 }  // namespace
+
+ConstTensorView OwnedTensor::View() const {
+  ConstTensorView current = view;
+  current.data = current.present() ? storage.data() : nullptr;
+  return current;
+}
 
 OwnedTensor OwnedTensor::Of(const std::vector<double>& values, DType dtype,
                             std::initializer_list<int64_t> shape) {
@@ -246,20 +228,15 @@ Problem::Problem(const ProblemSpec& spec, DType dtype) : spec_(spec), dtype_(dty
 
 AttentionInputs Problem::Inputs() const {
   AttentionInputs inputs;
-  const auto view = [](const OwnedTensor& tensor) {
-    ConstTensorView out = tensor.view;
-    if (out.present()) out.data = tensor.storage.data();
-    return out;
-  };
-  inputs.q = view(q);
-  inputs.k = view(k);
-  inputs.v = view(v);
-  inputs.alibi_slopes = view(alibi_slopes);
-  inputs.bias = view(bias);
-  inputs.mask = view(mask);
-  inputs.sinks = view(sinks);
-  inputs.k_len = view(k_len);
-  inputs.q_start = view(q_start);
+  inputs.q = q.View();
+  inputs.k = k.View();
+  inputs.v = v.View();
+  inputs.alibi_slopes = alibi_slopes.View();
+  inputs.bias = bias.View();
+  inputs.mask = mask.View();
+  inputs.sinks = sinks.View();
+  inputs.k_len = k_len.View();
+  inputs.q_start = q_start.View();
   return inputs;
 }
 
@@ -291,27 +268,9 @@ Result Problem::Run(const ExecOptions& options) const {
     const auto* bytes = reinterpret_cast<const uint8_t*>(tensor->storage.data());
     result.bits.insert(result.bits.end(), bytes, bytes + tensor->storage.size());
   }
+  result.out_tensor = std::move(out);
+  result.lse_tensor = std::move(lse);
   return result;
-}
-
-Result Problem::Truth() const {
-  Problem exact = *this;
-  exact.dtype_ = DType::kF64;
-  exact.spec_.layout = Layout::kBhsd;
-  for (OwnedTensor Problem::*member : {&Problem::q, &Problem::k, &Problem::v,
-                                       &Problem::alibi_slopes, &Problem::bias, &Problem::sinks}) {
-    exact.*member = AsF64(this->*member);
-  }
-  ExecOptions options;
-  options.kernel = Kernel::kNaive;
-  return exact.Run(options);
-}
-
-Result Problem::SamePrecision() const {
-  ExecOptions options;
-  options.kernel = Kernel::kNaive;
-  options.accumulator = dtype_ == DType::kF64 ? Accumulator::kF64 : Accumulator::kF32;
-  return Run(options);
 }
 
 std::vector<std::string> TargetsOf(Kernel kernel) {

@@ -39,20 +39,14 @@ struct ProblemSpec {
   std::string ToString() const;
 };
 
-// Rows of results as doubles, [B, Hq, Sq, Dv] and [B, Hq, Sq].
-struct Result {
-  Status status;
-  std::vector<double> out;
-  std::vector<double> lse;
-  std::vector<uint8_t> bits;  // the raw bytes of out and lse, for exact comparison
-};
-
 // A tensor that owns its memory.
 struct OwnedTensor {
   std::vector<std::byte> storage;
-  ConstTensorView view;  // over storage
+  ConstTensorView view;  // its data member is not kept up to date: use View()
 
   // Contiguous tensor of `values` rounded to `dtype`.
+  ConstTensorView View() const;  // over storage, also after a copy or a move
+
   static OwnedTensor Of(const std::vector<double>& values, DType dtype,
                         std::initializer_list<int64_t> shape);
   // A view of the same shape and values in another memory layout.
@@ -63,6 +57,16 @@ struct OwnedTensor {
   void Set(std::initializer_list<int64_t> index, double value);
 };
 
+// Outputs of one run, and the same as doubles, [B, Hq, Sq, Dv] and [B, Hq, Sq].
+struct Result {
+  Status status;
+  OwnedTensor out_tensor;
+  OwnedTensor lse_tensor;
+  std::vector<double> out;
+  std::vector<double> lse;
+  std::vector<uint8_t> bits;  // the raw bytes of both, for exact comparison
+};
+
 class Problem {
  public:
   Problem(const ProblemSpec& spec, DType dtype);
@@ -70,16 +74,12 @@ class Problem {
   const ProblemSpec& spec() const { return spec_; }
   DType dtype() const { return dtype_; }
 
-  // Mutable, so that a test may plant values; exact copies of them are what Truth sees.
+  // Mutable, so that a test may plant values.
   OwnedTensor q, k, v, alibi_slopes, bias, mask, sinks, k_len, q_start;
 
   AttentionInputs Inputs() const;
   // Runs into freshly poisoned outputs (0xA5 bytes) in the problem's layout.
   Result Run(const ExecOptions& options) const;
-  // The oracle on F64 copies of these inputs.
-  Result Truth() const;
-  // The oracle in this dtype, accumulating in F32 (F64 for F64).
-  Result SamePrecision() const;
 
  private:
   ProblemSpec spec_;

@@ -1,0 +1,150 @@
+// Every kernel, dtype and target against the truth: shapes around vector widths and block edges,
+// and random combinations of every parameter.
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "tests/support/compare.h"
+#include "tests/support/problem.h"
+#include "tests/support/runs.h"
+
+namespace flashlane::testing {
+namespace {
+
+// Problems are costly (the oracle runs twice for each), so that one test holds for all targets of a
+// dtype. A failure names its target.
+class AttentionTest : public ::testing::TestWithParam<DType> {
+ protected:
+  static void ExpectAgreesOnAllTargets(const ProblemSpec& spec) {
+    const Problem problem(spec, GetParam());
+    const ForwardReference reference = ReferenceOf(problem);
+    int runs = 0;
+    for (const RunCase& run : AllRuns()) {
+      if (run.dtype != GetParam()) continue;
+      ++runs;
+      EXPECT_TRUE(Agrees(reference, problem.Run(run.Options())))
+          << spec.ToString() << " on " << KernelName(run.kernel) << " " << run.target;
+    }
+    EXPECT_GT(runs, 0);
+  }
+};
+
+ProblemSpec Shape(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {
+  ProblemSpec spec;
+  spec.seqlen_q = seqlen_q;
+  spec.seqlen_k = seqlen_k;
+  spec.head_dim = spec.head_dim_v = head_dim;
+  return spec;
+}
+
+// Vector widths are 2 to 16 lanes, panels 4 to 64 rows.
+TEST_P(AttentionTest, HeadSizesAroundVectorWidths) {
+  for (const int64_t width : {2, 4, 8, 16, 32, 64, 128}) {
+    for (const int64_t head_dim : {width - 1, width, width + 1}) {
+      ProblemSpec spec = Shape(5, 21, head_dim);
+      ExpectAgreesOnAllTargets(spec);
+      spec.head_dim_v = 2 * head_dim + 1;
+      ExpectAgreesOnAllTargets(spec);
+    }
+  }
+}
+
+TEST_P(AttentionTest, QueriesAroundPanelsAndTiles) {
+  for (const int64_t edge : {4, 8, 16, 32, 48, 64, 128, 512}) {
+    for (const int64_t seqlen_q : {edge - 1, edge, edge + 1}) {
+      ExpectAgreesOnAllTargets(Shape(seqlen_q, 9, 4));
+    }
+  }
+}
+
+TEST_P(AttentionTest, KeysAroundRegisterTilesAndBlocks) {
+  for (const int64_t edge : {6, 12, 192, 384, 576}) {
+    for (int64_t seqlen_k = edge - 2; seqlen_k <= edge + 5; ++seqlen_k) {
+      ExpectAgreesOnAllTargets(Shape(3, seqlen_k, 8));
+    }
+  }
+}
+
+TEST_P(AttentionTest, CausalEdgesAroundBlocks) {
+  for (const int64_t seqlen : {1, 2, 63, 64, 65, 191, 192, 193, 400}) {
+    ProblemSpec spec = Shape(seqlen, seqlen, 8);
+    spec.params.causal = true;
+    ExpectAgreesOnAllTargets(spec);
+    spec.seqlen_k = seqlen + 37;
+    ExpectAgreesOnAllTargets(spec);
+    spec.params.q_start = QStart::BottomRight();
+    ExpectAgreesOnAllTargets(spec);
+  }
+}
+
+TEST_P(AttentionTest, EveryGroupSize) {
+  for (const int64_t group : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 71}) {
+    ProblemSpec spec = Shape(7, 50, 12);
+    spec.num_kv_heads = 2;
+    spec.num_heads = 2 * group;
+    spec.params.causal = true;
+    spec.params.q_start = 20;
+    ExpectAgreesOnAllTargets(spec);
+  }
+}
+
+TEST_P(AttentionTest, EveryBroadcastOfBiasAndMask) {
+  for (int bits = 0; bits < 16; ++bits) {
+    ProblemSpec spec = Shape(21, 205, 6);
+    spec.batch = 2;
+    spec.num_heads = 4;
+    spec.num_kv_heads = 2;
+    spec.bias_dims = bits;
+    spec.mask_dims = 15 - bits;
+    ExpectAgreesOnAllTargets(spec);
+    spec.f32_terms = true;
+    spec.mask_dims = -1;
+    ExpectAgreesOnAllTargets(spec);
+  }
+}
+
+// Any combination of parameters, layouts and shapes.
+ProblemSpec RandomSpec(std::mt19937_64& random) {
+  const auto upto = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
+  const auto maybe = [&] { return random() % 4 == 0; };
+  ProblemSpec spec = Shape(1 + upto(90), 1 + upto(random() % 2 == 0 ? 40 : 420), 1 + upto(70));
+  spec.seed = random();
+  spec.batch = 1 + upto(2);
+  spec.num_kv_heads = 1 + upto(2);
+  spec.num_heads = spec.num_kv_heads * (1 + upto(4));
+  spec.layout = static_cast<Layout>(upto(3));
+  if (maybe()) spec.head_dim_v = 1 + upto(70);
+  if (spec.layout == Layout::kPacked) spec.seqlen_q = spec.seqlen_k;
+  spec.params.causal = maybe();
+  if (maybe()) spec.params.window_size_left = upto(spec.seqlen_k);
+  if (maybe()) spec.params.window_size_right = upto(spec.seqlen_k);
+  if (maybe()) spec.params.softcap = 0.5 + static_cast<double>(upto(30));
+  if (maybe()) spec.params.softmax_scale = static_cast<double>(upto(20)) / 10.0 - 1.0;
+  spec.per_sequence_k_len = maybe();
+  if (!spec.per_sequence_k_len && maybe()) spec.params.k_len = upto(spec.seqlen_k);
+  spec.per_sequence_q_start = maybe();
+  if (!spec.per_sequence_q_start && maybe()) {
+    spec.params.q_start =
+        maybe() ? QStart::BottomRight() : QStart(upto(2 * spec.seqlen_k) - spec.seqlen_k);
+  }
+  spec.alibi = maybe();
+  spec.sinks = maybe();
+  spec.f32_terms = maybe();
+  if (maybe()) spec.bias_dims = static_cast<int>(upto(15));
+  if (maybe()) spec.mask_dims = static_cast<int>(upto(15));
+  return spec;
+}
+
+TEST_P(AttentionTest, RandomProblems) {
+  std::mt19937_64 random(20261201);
+  for (int i = 0; i < 150; ++i) ExpectAgreesOnAllTargets(RandomSpec(random));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
+                         ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return DTypeName(info.param); });
+
+}  // namespace
+}  // namespace flashlane::testing
