@@ -19,7 +19,8 @@ namespace flashlane::cli {
 // Owned bytes on a 64-byte boundary; never null, so that empty tensors have an address too.
 class AlignedBytes {
  public:
-  explicit AlignedBytes(std::size_t size = 0)
+  AlignedBytes() : AlignedBytes(0) {}
+  explicit AlignedBytes(std::size_t size)
       : data_(static_cast<std::byte*>(::operator new(size + kAlignment, kAlign))), size_(size) {}
 
   std::byte* data() const noexcept { return data_.get(); }

@@ -23,11 +23,11 @@ constexpr std::size_t kMaxRepetitions = 10'000;
 struct Prepared {
   const Case& from;
   const Selection& selection;
-  DType dtype;
-  bool recomputed;
-  Operands operands;
-  Results results;
-  ForwardReference reference;
+  DType dtype = DType::kF32;
+  bool recomputed = true;
+  Operands operands = {};
+  Results results = {};
+  ForwardReference reference = {};
 };
 
 ExecOptions OptionsFor(const Prepared& call, const KernelRow& row, const char* target) {
@@ -144,7 +144,6 @@ Status Prepare(const Case& from, std::optional<DType> dtype, bool use_answers, P
   AttentionOutputs stored;
   if (Status s = AnswersOf(from, call->results.outputs, &stored); !s.ok()) return s;
   ForwardAnswers answers;
-  call->recomputed = true;
   if (use_answers && call->operands.exact) {
     answers = {stored.out, stored.lse};
     call->recomputed = !stored.out.present();
@@ -180,7 +179,7 @@ Status InspectAnswers(const Case& from, StoredAnswers* answers) {
 Status JudgeAnswers(const Case& from, const Selection& selection, const StoredAnswers& answers,
                     std::vector<VerifyRow>* rows) {
   const AttentionOutputs& views = answers.views;
-  Prepared call{from, selection, DType::kF32, true, {}, {}, {}};
+  Prepared call{from, selection};
   if (Status s = Prepare(from, std::nullopt, false, &call); !s.ok()) return s;
   call.dtype = views.out.present() ? views.out.dtype : views.lse.dtype;
   VerifyRow row = NewRow(call);
@@ -202,7 +201,7 @@ Status VerifyCase(const Case& from, const Selection& selection, std::vector<Veri
   }
   for (const DType dtype : selection.dtypes) {
     if (KernelsFor(selection, dtype).empty()) continue;
-    Prepared call{from, selection, dtype, true, {}, {}, {}};
+    Prepared call{from, selection, dtype};
     if (Status s = Prepare(from, dtype, answers.are_truth, &call); !s.ok()) return s;
     RunKernels(call, rows);
   }
