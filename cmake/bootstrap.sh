@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Brings a Debian (12 or newer) or Ubuntu (24.04 or newer) machine to where CMake can configure Flashlane, and does nothing
-# where nothing is missing: packages come from the distribution, Highway from the distribution or else as a pinned,
-# SHA-256-checked source tree in build/deps/. Nothing that is installed is upgraded; apt's configuration is not touched.
+# Brings a Debian (12 or newer) or Ubuntu (24.04 or newer) machine to where CMake can configure Flashlane, and does
+# nothing where nothing is missing: packages come from the distribution, Highway from the distribution or else as a
+# pinned, SHA-256-checked source tree in build/deps/. What is installed is not upgraded; apt's configuration is not
+# touched.
 #
 #   cmake/bootstrap.sh            what building, testing and benchmarking needs
 #   cmake/bootstrap.sh --tools    also clang-format, clang-tidy and shellcheck, for cmake/check.sh --tidy
 #   cmake/bootstrap.sh --tsan     also a oneTBB built for the thread sanitizer, for the tsan preset;
 #                                 exit code 3: everything else is ready, but oneTBB's source is not to be had
 #
-# FLASHLANE_HIGHWAY_URL, FLASHLANE_ONETBB_URL: take that archive (file:///... too) instead; the pinned SHA-256 still holds.
+# FLASHLANE_HIGHWAY_URL, FLASHLANE_ONETBB_URL: take that archive (file:///... too) instead; the pinned SHA-256 holds.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -78,16 +79,17 @@ install_packages() { # PACKAGES...
   can_be_root || die "missing: $*. Neither root nor sudo here: have somebody run: $by_hand"
   say "installing $*"
   # A failing update is no failure yet: a third party's repository may be out of order, or the lists be good enough.
-  as_root apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 update >"$work/update.log" 2>&1 </dev/null || true
+  as_root apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 update \
+    >"$work/update.log" 2>&1 </dev/null || true
   if ! apt_install "$@"; then
-    grep -hE '^(E|W|Err|sudo)' "$work/update.log" "$work/apt.log" | sort -u | head -5 >&2 || true
+    grep -hE '^(E|W|Err|sudo)' "$work/update.log" "$work/apt.log" | sort -u | head -2 >&2 || true
     die "apt-get could not install: $*. Is the network up, and apt set up? By hand: $by_hand"
   fi
 }
 
 check_cmake() {
   newer_or_same "$(cmake_version)" $minimum_cmake ||
-    die "cmake $(cmake_version) ($(command -v cmake)) is too old: $minimum_cmake is needed; pip install cmake brings one"
+    die "cmake $(cmake_version) ($(command -v cmake)) is too old: $minimum_cmake is needed (pip has a new one)"
 }
 
 # ---- Highway
@@ -105,7 +107,8 @@ CMAKE
 
 install_distributions_highway() {
   local candidate
-  can_be_root && candidate=$(apt-cache policy libhwy-dev 2>/dev/null | awk '$1 == "Candidate:" { print $2 }') || return 1
+  can_be_root && command -v apt-cache >/dev/null || return 1
+  candidate=$(apt-cache policy libhwy-dev 2>/dev/null | awk '$1 == "Candidate:" { print $2 }')
   [[ $candidate && $candidate != "(none)" ]] && newer_or_same "$candidate" $minimum_highway || return 1
   say "installing libhwy-dev"
   apt_install libhwy-dev && highway_is_installed
@@ -118,9 +121,12 @@ provide_highway() {
   if install_distributions_highway; then return; fi
   # Whoever names an archive wants that one, or to be told.
   if [[ ${FLASHLANE_HIGHWAY_URL:-} ]]; then places=(upstream); fi
-  get_tree highway "${places[@]}" ||
-    die "no Highway: nothing installed is $minimum_highway or newer, and none of these gave the pinned source: ${places[*]}." \
-      "Is the network up? A copy of $HIGHWAY_URL can be named by FLASHLANE_HIGHWAY_URL=file:///..."
+  if ! get_tree highway "${places[@]}"; then
+    [[ ${FLASHLANE_HIGHWAY_URL:-} ]] && die "no Highway: FLASHLANE_HIGHWAY_URL=$FLASHLANE_HIGHWAY_URL did not give it"
+    die "no Highway: none installed is $minimum_highway or newer, and no place gave the pinned source" \
+      "(tried ${places[*]}). Is the network up?" \
+      "A copy of $HIGHWAY_URL can be named by FLASHLANE_HIGHWAY_URL=file:///..."
+  fi
   local sha=$HIGHWAY_SHA256
   if [[ $origin == pypi ]]; then sha=$NUMPY_SHA256; fi
   place "$work/tree" "$deps/highway" "$sha $origin"
@@ -129,8 +135,8 @@ provide_highway() {
 
 # ---- oneTBB for the thread sanitizer
 
-# The distribution's libtbb is not instrumented: the sanitizer can not see its synchronisation and reports races that are
-# none, and a suppression for them would hide real ones.
+# The distribution's libtbb is not instrumented: the sanitizer can not see its synchronisation and reports races that
+# are none, and a suppression for them would hide real ones.
 provide_tsan_tbb() {
   local origin places=(upstream debian)
   if is_placed "$deps/tbb-tsan" "$ONETBB_SHA256" "$ONETBB_DEBIAN_SHA256"; then return; fi
@@ -142,10 +148,11 @@ provide_tsan_tbb() {
   local sha=$ONETBB_SHA256
   if [[ $origin == debian ]]; then sha=$ONETBB_DEBIAN_SHA256; fi
   say "oneTBB $ONETBB_VERSION from $origin: building with the thread sanitizer"
-  # hwloc is left out: it is not instrumented either, and is not needed.
+  # hwloc is left out: it is not instrumented either, and is not needed. CMake 4 must be told to accept the old minimum.
   if ! {
     cmake -S "$work/tree" -B "$work/tbb" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_INSTALL_LIBDIR=lib \
-      -DTBB_SANITIZE=thread -DTBB_TEST=OFF -DTBB_STRICT=OFF -DTBB_DISABLE_HWLOC_AUTOMATIC_SEARCH=ON &&
+      -DTBB_SANITIZE=thread -DTBB_TEST=OFF -DTBB_STRICT=OFF -DTBB_DISABLE_HWLOC_AUTOMATIC_SEARCH=ON \
+      -DCMAKE_POLICY_VERSION_MINIMUM=3.5 &&
       cmake --build "$work/tbb" && cmake --install "$work/tbb" --prefix "$work/tbb-tsan"
   } >"$work/tbb.log" 2>&1; then
     tail -20 "$work/tbb.log" >&2

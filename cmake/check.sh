@@ -35,7 +35,8 @@ build() { # PRESET
   cmake --build --preset "$1"
 }
 
-# Labelled not-sanitized: tests that compile anew or measure time. RUN_SERIAL: tests that need the machine for themselves.
+# The sanitizers' presets leave out tests labelled not-sanitized (they compile anew, or measure time); a test that needs
+# the machine for itself has the property RUN_SERIAL.
 run_tests() { # PRESET [PREFIX...]
   local preset=$1
   shift

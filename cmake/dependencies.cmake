@@ -1,8 +1,8 @@
 # What Flashlane stands on, as imported targets: hwy::hwy, TBB::tbb, spdlog::spdlog, and by option CLI11::CLI11,
 # nlohmann_json::nlohmann_json, GTest::gtest, GTest::gmock, benchmark::benchmark.
 #
-# An installed package of the right version always comes first. Highway and oneTBB, which some distributions have too old or
-# not at all, may be built from a pinned source instead. cmake/bootstrap.sh installs or downloads what is missing.
+# An installed package of the right version always comes first. Highway and oneTBB, which some distributions have too
+# old or not at all, may be built from a pinned source instead. cmake/bootstrap.sh brings what is missing.
 #
 # Sets for install.cmake: FLASHLANE_HIGHWAY_FROM_SOURCE, FLASHLANE_TBB_FROM_SOURCE.
 
@@ -21,13 +21,28 @@ set(FLASHLANE_HIGHWAY_URL "${FLASHLANE_PIN_HIGHWAY_URL}" CACHE STRING "Archive o
 set(FLASHLANE_ONETBB_URL "${FLASHLANE_PIN_ONETBB_URL}" CACHE STRING "Archive of oneTBB's source")
 mark_as_advanced(FLASHLANE_HIGHWAY_URL FLASHLANE_ONETBB_URL)
 
-# Downloads only: MakeAvailable finds no CMakeLists.txt in the folder named here, so that the caller can add_subdirectory with
-# settings of its own (before CMake 3.28 FetchContent knows no EXCLUDE_FROM_ALL). Result: <name>_SOURCE_DIR.
+# Result: <name>_SOURCE_DIR. The caller adds it with settings of its own (before CMake 3.28 FetchContent knows no
+# EXCLUDE_FROM_ALL), so MakeAvailable is pointed to a folder in which it finds no CMakeLists.txt.
+# The download is a step of its own because a failure inside FetchContent ends in a page of ninja's log.
 macro(flashlane_fetch name url sha256)
-  message(STATUS "${name}: no installed one is new enough; fetching ${url}"
-                 " (where that is not reachable, run cmake/bootstrap.sh)")
   include(FetchContent)
-  FetchContent_Declare(${name} URL "${url}" URL_HASH SHA256=${sha256} DOWNLOAD_EXTRACT_TIMESTAMP ON
+  string(TOUPPER ${name} flashlane_fetch_upper)
+  string(REGEX REPLACE ".*/" "${CMAKE_CURRENT_BINARY_DIR}/_deps/${name}-" flashlane_fetch_file "${url}")
+  if(NOT FETCHCONTENT_SOURCE_DIR_${flashlane_fetch_upper} AND NOT EXISTS "${flashlane_fetch_file}")
+    message(STATUS "${name}: none is installed that is new enough; downloading ${url}")
+    file(DOWNLOAD "${url}" "${flashlane_fetch_file}.part" STATUS flashlane_fetch_status INACTIVITY_TIMEOUT 15)
+    if(NOT flashlane_fetch_status MATCHES "^0;")
+      message(FATAL_ERROR "${name}: ${url} can not be downloaded (${flashlane_fetch_status}). Run cmake/bootstrap.sh, "
+                          "which knows other ways, or install it and point CMAKE_PREFIX_PATH to it")
+    endif()
+    file(SHA256 "${flashlane_fetch_file}.part" flashlane_fetch_sha256)
+    if(NOT flashlane_fetch_sha256 STREQUAL "${sha256}")
+      message(FATAL_ERROR "${name}: REFUSED ${url}: its SHA-256 is ${flashlane_fetch_sha256}, "
+                          "the pinned one is ${sha256}")
+    endif()
+    file(RENAME "${flashlane_fetch_file}.part" "${flashlane_fetch_file}")
+  endif()
+  FetchContent_Declare(${name} URL "${flashlane_fetch_file}" URL_HASH SHA256=${sha256} DOWNLOAD_EXTRACT_TIMESTAMP ON
                        SOURCE_SUBDIR flashlane-has-none)
   FetchContent_MakeAvailable(${name})
 endmacro()
@@ -44,10 +59,11 @@ endfunction()
 
 # ---- Highway
 
-# The settings are plain variables of this function: they go down into Highway's folder and nowhere else. The two policies
-# make Highway's own set(... CACHE) and option() respect them.
+# The settings are plain variables of this function: they go down into Highway's folder and nowhere else. The two
+# policies make Highway's own set(... CACHE) and option() respect them.
 function(flashlane_add_highway source_dir)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(CMAKE_WARN_DEPRECATED OFF)
   set(CMAKE_POLICY_DEFAULT_CMP0126 NEW)
   set(HWY_ENABLE_CONTRIB OFF) # it would compile vqsort, for minutes; contrib/math is headers and usable all the same
   set(HWY_ENABLE_EXAMPLES OFF)
@@ -85,7 +101,9 @@ endif()
 
 function(flashlane_add_tbb source_dir)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(CMAKE_WARN_DEPRECATED OFF)
   set(BUILD_SHARED_LIBS ON) # two copies of its scheduler in one process would fight over the cores
+  set(CMAKE_POLICY_VERSION_MINIMUM 3.5) # it asks for less than CMake 4 accepts
   set(TBB_TEST OFF)
   set(TBB_STRICT OFF)
   set(TBB_DISABLE_HWLOC_AUTOMATIC_SEARCH ON)

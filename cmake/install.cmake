@@ -27,6 +27,10 @@ if(flashlane_type STREQUAL "STATIC_LIBRARY")
     string(APPEND FLASHLANE_FIND_DEPENDENCIES "find_dependency(hwy 1.2 CONFIG)\n")
   endif()
 endif()
+if(FLASHLANE_TBB_FROM_SOURCE)
+  # oneTBB's own rules install it to the same folder, which the loader does not search by itself.
+  set_target_properties(flashlane PROPERTIES INSTALL_RPATH "$ORIGIN")
+endif()
 if(FLASHLANE_HIGHWAY_FROM_SOURCE)
   # In either library there is Highway's code: its licence goes along.
   install(FILES "${highway_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" RENAME LICENSE.highway)

@@ -46,11 +46,11 @@ is_placed() { # DEST SHA256...: does DEST hold a tree made from one of these arc
 
 from_upstream() { # URL SHA256
   local log
-  if ! log=$(cmake -DURL="$1" -DFILE="$work/upstream.archive" -P "$root/cmake/download.cmake" 2>&1); then
+  if ! log=$(cmake -DURL="$1" -DFILE="$work/${1##*/}" -P "$root/cmake/download.cmake" 2>&1); then
     warn "not reachable: $(head -1 <<<"$log")"
     return 1
   fi
-  verify "$work/upstream.archive" "$2" && unpack "$work/upstream.archive" "$work/tree"
+  verify "$work/${1##*/}" "$2" && unpack "$work/${1##*/}" "$work/tree"
 }
 
 # ---- Debian's archive, in an apt state of our own
@@ -86,7 +86,7 @@ private_apt() { # STATE ARGUMENTS...
 }
 
 from_debian() { # SOURCE-PACKAGE SUITE SHA256
-  local keyring uri state=$work/apt
+  local keyring uri archive state=$work/apt
   if ! command -v apt-get >/dev/null || ! keyring=$(debian_keyring); then
     warn "not a Debian system: its archive's key is not here"
     return 1
@@ -96,9 +96,10 @@ from_debian() { # SOURCE-PACKAGE SUITE SHA256
     echo "deb-src [signed-by=$keyring] $uri $2 main" >"$state/sources.list"
     if private_apt "$state" update >"$state/log" 2>&1 &&
       (cd "$state/got" && private_apt "$state" source --download-only "$1/$2") >>"$state/log" 2>&1; then
-      verify "$(echo "$state"/got/*.orig.tar.*)" "$3" && unpack "$(echo "$state"/got/*.orig.tar.*)" "$work/tree" && return 0
+      archive=$(echo "$state"/got/*.orig.tar.*)
+      verify "$archive" "$3" && unpack "$archive" "$work/tree" && return 0
     else
-      warn "Debian's archive: $(grep -E '^(E|Err|W):' "$state/log" | tail -1)"
+      warn "Debian's archive: $(grep -m1 -E '^(E|W):' "$state/log")"
     fi
   done
   return 1
@@ -106,7 +107,7 @@ from_debian() { # SOURCE-PACKAGE SUITE SHA256
 
 # ---- PyPI
 
-# `pip download` of a source distribution asks its build backend for metadata and would start a build: this stub answers.
+# `pip download` of a source distribution asks its build backend for metadata and would start a build: this one answers.
 stub_backend() { # DIR
   mkdir -p "$1" && cat >"$1/mesonpy.py" <<'PY'
 import os
@@ -134,7 +135,8 @@ highway_from_pypi() {
     warn "PyPI: python3 has no pip here"
     return 1
   fi
-  stub_backend "$dir/stub" && echo "numpy==$NUMPY_VERSION --hash=sha256:$NUMPY_SHA256" >"$dir/requirements.txt" || return 1
+  stub_backend "$dir/stub" || return 1
+  echo "numpy==$NUMPY_VERSION --hash=sha256:$NUMPY_SHA256" >"$dir/requirements.txt"
   if ! PYTHONPATH=$dir/stub FLASHLANE_STUB_NAME=$name python3 -m pip download --quiet --disable-pip-version-check \
     --no-input --timeout 15 --retries 1 --no-deps --no-binary :all: --no-build-isolation --ignore-requires-python \
     --require-hashes --dest "$dir" --requirement "$dir/requirements.txt" >"$dir/log" 2>&1; then

@@ -83,7 +83,7 @@ TEST(ParallelFor, EachTaskOnceWithItsOwnScratchAndWithinTheLimit) {
   constexpr size_t kScratch = 10000;
   for (const int arena : {1, 2, 8}) {
     for (const int limit : {0, 1, 2, 3, 8}) {
-      for (const int64_t num_tasks : {2, 3, 7, 1000}) {
+      for (const int64_t num_tasks : {2, 3, 7, 40}) {
         std::vector<std::atomic<int>> runs(static_cast<size_t>(num_tasks));
         std::atomic<int> running{0}, most{0};
         std::mutex mutex;
@@ -98,6 +98,8 @@ TEST(ParallelFor, EachTaskOnceWithItsOwnScratchAndWithinTheLimit) {
             const std::lock_guard lock(mutex);
             threads.insert(std::this_thread::get_id());
           }
+          // Long enough for every sleeping worker to wake and join, if it wrongly may.
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
           const auto* bytes = static_cast<const unsigned char*>(s);
           EXPECT_TRUE(std::all_of(bytes, bytes + kScratch, [&](int b) { return b == t % 251; }));
           --running;
@@ -159,16 +161,47 @@ TEST(ParallelFor, FromPlainThreadsAtOnce) {
 }
 
 // While the caller waits it must not take up an outer task: it could hold a lock that that wants.
+// One worker is kept busy within the call; a third thread offers an outer task to the waiting
+// caller and does not run it itself.
 TEST(ParallelFor, WaitingDoesNotStealOuterTasks) {
+  tbb::global_control allow(tbb::global_control::max_allowed_parallelism, 8);
+  tbb::task_arena arena(3, /*reserved_for_masters=*/2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> waiting{false}, offered{false}, done{false}, stolen{false};
+  std::thread third([&] {
+    arena.execute([&] {
+      while (!waiting) std::this_thread::yield();
+      tbb::task_group outer;
+      outer.run([&] { stolen = std::this_thread::get_id() == caller; });
+      offered = true;
+      while (!done) std::this_thread::yield();
+      outer.wait();
+    });
+  });
+  arena.execute([&] {
+    std::atomic<int> arrived{0};
+    EXPECT_TRUE(ParallelFor(2, {2, 64}, [&](int64_t, void*) noexcept {
+      EXPECT_TRUE(Rendezvous(arrived, 2));
+      if (std::this_thread::get_id() == caller) {
+        waiting = true;  // from here on the caller only waits
+      } else {
+        while (!offered) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    }));
+    done = true;
+  });
+  third.join();
+  EXPECT_FALSE(stolen);
+}
+
+TEST(ParallelFor, FromManyOuterTasks) {
   InArena(4, [] {
     static thread_local int depth;
     std::atomic<int> inner{0};
     tbb::parallel_for(0, 200, [&](int) {
       EXPECT_EQ(depth++, 0);
-      EXPECT_TRUE(ParallelFor(4, {0, 64}, [&](int64_t task, void*) noexcept {
-        if (task == 3) std::this_thread::sleep_for(std::chrono::microseconds(200));
-        ++inner;
-      }));
+      EXPECT_TRUE(ParallelFor(4, {0, 64}, [&](int64_t, void*) noexcept { ++inner; }));
       --depth;
     });
     EXPECT_EQ(inner, 800);
@@ -197,15 +230,20 @@ TEST(ParallelFor, NestedScratchIsNotSharedWithTheOuterLevel) {
   });
 }
 
-TEST(ParallelFor, CancelledOuterGroupGetsAWholeAnswer) {
+TEST(ParallelFor, CancelledOuterGroupGetsAWholeAnswerInParallel) {
   InArena(4, [] {
-    std::atomic<int> runs{0};
+    std::atomic<int> runs{0}, arrived{0};
     tbb::task_group_context context;
     tbb::parallel_for(
         0, 1,
         [&](int) {
           context.cancel_group_execution();
-          EXPECT_TRUE(ParallelFor(100, {}, [&](int64_t, void*) noexcept { ++runs; }));
+          EXPECT_TRUE(ParallelFor(100, {}, [&](int64_t task, void*) noexcept {
+            if (task < 2) {
+              EXPECT_TRUE(Rendezvous(arrived, 2));
+            }
+            ++runs;
+          }));
         },
         context);
     EXPECT_EQ(runs, 100);

@@ -9,6 +9,10 @@
 
 namespace flashlane::threading {
 
+template <typename F, bool kNoexcept, typename R, typename... Args>
+concept CallableAs = std::is_object_v<F> && std::is_invocable_r_v<R, const F&, Args...> &&
+    (!kNoexcept || std::is_nothrow_invocable_r_v<R, const F&, Args...>);
+
 template <typename Signature>
 class FunctionRef;
 
@@ -17,22 +21,11 @@ class FunctionRef;
 template <typename R, typename... Args, bool kNoexcept>
 class FunctionRef<R(Args...) noexcept(kNoexcept)> {
  public:
-  template <typename F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_object_v<F> &&
-           (kNoexcept ? std::is_nothrow_invocable_r_v<R, F&, Args...>
-                      : std::is_invocable_r_v<R, F&, Args...>))
-      // Implicit, so that a lambda can be passed where a FunctionRef is asked for.
-      FunctionRef(F& function)
-  noexcept  // NOLINT(google-explicit-constructor)
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(function)))),
-        call_(&Call<F>) {}
-
-  // A temporary lives until the end of the full expression, which contains the whole call.
-  template <typename F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && !std::is_reference_v<F> &&
-           std::is_constructible_v<FunctionRef, F&>) FunctionRef(F&& function)
-  noexcept  // NOLINT(google-explicit-constructor)
-      : FunctionRef(function) {}
+  // Implicit, so that a lambda can be passed where a FunctionRef is asked for. A temporary lives
+  // until the end of the full expression, which contains the whole call.
+  template <CallableAs<kNoexcept, R, Args...> F>
+  FunctionRef(const F& function) noexcept  // NOLINT(google-explicit-constructor)
+      : object_(std::addressof(function)), call_(&Call<F>) {}
 
   R operator()(Args... args) const noexcept(kNoexcept) {
     return call_(object_, std::forward<Args>(args)...);
@@ -40,12 +33,12 @@ class FunctionRef<R(Args...) noexcept(kNoexcept)> {
 
  private:
   template <typename F>
-  static R Call(void* object, Args... args) {
-    return (*static_cast<F*>(object))(std::forward<Args>(args)...);
+  static R Call(const void* object, Args... args) {
+    return (*static_cast<const F*>(object))(std::forward<Args>(args)...);
   }
 
-  void* object_;
-  R (*call_)(void*, Args...);  // not noexcept: clang 14 cannot take such an address
+  const void* object_;
+  R (*call_)(const void*, Args...);  // not noexcept: clang 14 cannot take such an address
 };
 
 }  // namespace flashlane::threading

@@ -3,8 +3,8 @@
 #   cmake -DMODE=static|shared|subdirectory -DSOURCE_DIR=... -DWORK_DIR=... [-DBUILD_DIR=...] [-DGENERATOR=...]
 #         [-DCXX=...] -P run.cmake
 #
-# SOURCE_DIR is Flashlane's root; WORK_DIR is this test's own folder. BUILD_DIR, a build tree whose library is of the kind
-# that MODE names, saves compiling it again.
+# SOURCE_DIR is Flashlane's root; WORK_DIR is this test's own folder. BUILD_DIR, a build tree whose library is of the
+# kind that MODE names, saves compiling it again.
 cmake_minimum_required(VERSION 3.25)
 
 foreach(variable MODE SOURCE_DIR WORK_DIR)

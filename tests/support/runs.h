@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct RunCase {
     ExecOptions options;
     options.kernel = kernel;
     options.num_threads = num_threads;
+    // The oracle of a half type rounds to it after every operation (its contract); tolerances are
+    // for f32 accumulation.
+    if (dtype == DType::kBF16 || dtype == DType::kF16) options.accumulator = Accumulator::kF32;
     options.target = target == "scalar" ? nullptr : target.c_str();
     return options;
   }
@@ -46,9 +50,12 @@ inline std::vector<RunCase> VectorRuns() {
   return runs;
 }
 
+inline std::string NameOf(const RunCase& run) {
+  return std::string(KernelName(run.kernel)) + "_" + DTypeName(run.dtype) + "_" + run.target;
+}
+inline void PrintTo(const RunCase& run, std::ostream* out) { *out << NameOf(run); }
 inline std::string RunName(const ::testing::TestParamInfo<RunCase>& info) {
-  return std::string(KernelName(info.param.kernel)) + "_" + DTypeName(info.param.dtype) + "_" +
-         info.param.target;
+  return NameOf(info.param);
 }
 
 // A test over runs: class FooTest : public RunTest {}; TEST_P(FooTest, Bar) { ... GetParam() ... }
