@@ -13,7 +13,8 @@ namespace {
 
 constexpr double kOracleFactor = 2.0;
 constexpr double kScoreCap = 0x1p-10;
-constexpr double kScoreSteps = 4.0;  // scale, softcap, ALiBi, bias; exp and log take their share
+constexpr double kScoreSteps = 4.0;   // scale, softcap, ALiBi, bias; exp and log take their share
+constexpr double kRandomSteps = 2.0;  // its square root
 
 std::int64_t KeysOf(const AttentionInputs& inputs, const AttentionParams& params,
                     std::int64_t batch) {
@@ -134,17 +135,19 @@ struct Bounds {
   double lse = 0;
 };
 
-// The two bounds of the header, for dot products of length `dot` and sums of length `sum` as g
-// gives them.
-Bounds RowBounds(const RowMagnitudes& row, double u, double dot, double sum, double log_n) {
-  const double later = kScoreSteps * (std::abs(row.lse) + log_n + 1.0);
+// g of the header for the dot products over D and for the sums over n keys.
+struct Growth {
+  double dot;
+  double sum;
+};
+
+// The two bounds of the header.
+Bounds RowBounds(const RowMagnitudes& row, double u, const Growth& growth, double log_n) {
+  const double later = kScoreSteps * (std::abs(row.lse) + log_n + 1.0) + growth.sum;
+  const double dot = growth.dot * row.scaled_q;
   const double both = row.max_v + row.max_out;
-  Bounds bounds;
-  bounds.lse = u * (dot * row.scaled_q * row.norm_k + later);
-  bounds.out = u * (dot * row.scaled_q * (row.product + row.norm_k * row.max_out) + later * both);
-  bounds.lse += u * sum;
-  bounds.out += u * sum * both;
-  return bounds;
+  return {u * (dot * (row.product + row.norm_k * row.max_out) + later * both),
+          u * (dot * row.norm_k + later)};
 }
 
 // Largest difference where both are finite: what is not finite has rules of its own.
@@ -191,8 +194,10 @@ void DeriveRow(const Gathered& from, std::int64_t row, const double* q_row,
   const double evaluations = wide ? 2.0 : 1.0;  // the truth is as inexact as the result
   const RowMagnitudes magnitudes = MagnitudesOf(from, row, q_row);
 
-  const Bounds most = RowBounds(magnitudes, u, d, n, std::log(n));
-  Bounds floor = RowBounds(magnitudes, u, std::sqrt(d), std::sqrt(n), std::log(n));
+  const Growth always = {d, n};
+  const Growth random = {0.5 * std::sqrt(d), 0.5 * std::sqrt(n)};
+  const Bounds most = RowBounds(magnitudes, u, always, std::log(n));
+  Bounds floor = RowBounds(magnitudes, u, random, std::log(n));
   floor.lse = std::min(floor.lse, kScoreCap);
   floor.out = std::min(floor.out, kScoreCap * (magnitudes.max_v + magnitudes.max_out));
 

@@ -5,13 +5,14 @@
 //   |error of lse|   <= sum_j p_j delta_j + u g(n)
 //   |error of out_d| <= sum_j p_j delta_j (|v_jd| + |out_d|) + u g(n) (sum_j p_j |v_jd| + |out_d|)
 //   delta_j          <= u (g(D) |scale| |q| |k_j| + 4 (|lse| + ln n + 1))
-// for n keys: delta_j is the error of a score, first of its dot product, then of the steps after it
-// (their size, weighted by p, is at most |lse| + ln n). g(x) = x holds for any order of summation;
-// roundings of either sign at random amount to g(x) = sqrt(x). The weighted sums over visible keys
-// come from the f64 oracle itself, so whatever is masked does not count. Storing adds the unit
-// roundoff of the result's dtype times the value. With these bounds
-//   tolerance = 2 min(error of the oracle with an f32 accumulator, bound with g(x) = x)
-//             + bound with g(x) = sqrt(x) (delta_j capped at 2^-10) + rounding of the result
+// for n keys: delta_j is the error of a score, first of its dot product, then of the few steps
+// after it (their size, weighted by p, is at most |lse| + ln n). g(x) = x holds for any order of
+// summation; roundings of either sign at random amount to g(x) = sqrt(x) / 2, half because partial
+// sums reach their full size only at the end. The weighted sums over visible keys come from the f64
+// oracle itself, so whatever is masked does not count. Storing adds the unit roundoff of the
+// result's dtype times the value. With these bounds
+//   tolerance = 2 min(error of the oracle with an f32 accumulator, bound for any order)
+//             + bound for random roundings (at most 2^-10 of its scale) + rounding of the result
 // per row. The minimum keeps a broken oracle from excusing a broken kernel; the cap, for scores
 // that f32 cannot resolve (a bias of -1e30), leaves the say to the oracle's own error. For F64 the
 // truth is an f64 evaluation too and both floors count twice.

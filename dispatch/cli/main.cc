@@ -1,0 +1,135 @@
+// flashlane: the program. Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage.
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <new>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "dispatch/cli/commands.h"
+#include "dispatch/cli/params.h"
+#include "flashlane/info.h"
+
+namespace {
+
+using flashlane::Status;
+using flashlane::StatusCode;
+
+constexpr int kFailed = 1;
+constexpr int kBadInput = 2;
+
+// Whatever went wrong, on one line.
+int BadInput(std::string message) {
+  for (char& c : message) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  std::fprintf(stderr, "flashlane: %s\n", message.c_str());
+  return kBadInput;
+}
+
+int ExitCode(const Status& status, int failed) {
+  if (!status.ok()) {
+    return BadInput(std::string(StatusCodeName(status.code())) +
+                    (status.message().empty() ? "" : ": ") + status.message());
+  }
+  if (!std::cout.flush()) return BadInput("standard output: cannot be written");
+  return failed > 0 ? kFailed : 0;
+}
+
+// Each Add function declares one subcommand and returns what runs it.
+
+std::function<int()> AddInfo(CLI::App* app, flashlane::cli::InfoOptions* options) {
+  CLI::App* info = app->add_subcommand("info", "CPU, vector targets and kernels");
+  info->add_flag("--json", options->json, "Print one JSON object");
+  return [options] { return ExitCode(flashlane::cli::Info(*options, std::cout), 0); };
+}
+
+// A flag that goes into the parameters as text, as if it stood in the file's metadata.
+void AddParam(CLI::App* run, flashlane::cli::RunOptions* options, const std::string& key,
+              const std::string& help) {
+  run->add_option_function<std::string>(
+      flashlane::cli::FlagName(key),
+      [options, key](const std::string& text) { options->params[key] = text; }, help);
+}
+
+std::function<int()> AddRun(CLI::App* app, flashlane::cli::RunOptions* options) {
+  CLI::App* run = app->add_subcommand("run", "Compute out and lse of one .safetensors file");
+  run->add_option("input", options->input,
+                  "Tensors q k v, optionally alibi_slopes bias mask sinks k_len q_start; "
+                  "parameters in __metadata__")
+      ->required();
+  run->add_option("--out", options->output, "File to write: tensors out and lse")->required();
+  run->add_option("--kernel", options->kernel,
+                  "naive (the oracle), flash, paged or backward; default: as the file says");
+  run->add_option("--dtype", options->dtype,
+                  "Convert the inputs to f32, f64, bf16 or f16; default: as stored");
+  run->add_option("--target", options->target, "Vector target by name; default: the best");
+  run->add_option("--threads", options->threads, "Threads at most; default: all");
+  AddParam(run, options, "softmax_scale", "Number; none: 1 / sqrt(head_dim)");
+  run->add_flag_function(
+      "--causal,!--no-causal",
+      [options](std::int64_t count) { options->params["causal"] = count > 0 ? "true" : "false"; },
+      "Causal mask");
+  AddParam(run, options, "window_size_left", "Integer >= 0, inclusive; none: no limit");
+  AddParam(run, options, "window_size_right", "Integer >= 0, inclusive; none: no limit");
+  AddParam(run, options, "softcap", "Number > 0; none: off");
+  AddParam(run, options, "k_len", "Keys in use; none: all");
+  AddParam(run, options, "q_start", "Position of query 0: integer or bottom_right");
+  return [options] { return ExitCode(flashlane::cli::Run(*options), 0); };
+}
+
+std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* options) {
+  CLI::App* verify = app->add_subcommand(
+      "verify", "Compare kernels on every vector target with the answers in .safetensors files");
+  verify->add_option("paths", options->paths, "Files, or folders of *.safetensors")->required();
+  verify->add_option("--kernel", options->kernels, "all, or names: naive,flash");
+  verify->add_option("--target", options->targets, "all that the machine supports, or names");
+  verify->add_option("--dtype", options->dtypes, "all, or names: f32,f64,bf16,f16");
+  verify->add_option("--threads", options->threads, "Threads at most; default: all");
+  verify->add_flag("--json", options->json, "Print one JSON object");
+  verify->add_flag("--time", options->time, "Also time each, and print every row");
+  verify->add_flag("--verbose", options->verbose, "Print every row");
+  return [options] {
+    int failed = 0;
+    const Status status = flashlane::cli::Verify(*options, std::cout, &failed);
+    return ExitCode(status, failed);
+  };
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Attention on CPUs: compute it, and verify it on every instruction set.",
+               "flashlane");
+  app.set_version_flag("--version", flashlane::Version());
+  app.require_subcommand(1);
+  flashlane::cli::InfoOptions info_options;
+  flashlane::cli::RunOptions run_options;
+  flashlane::cli::VerifyOptions verify_options;
+  const std::function<int()> info = AddInfo(&app, &info_options);
+  const std::function<int()> run = AddRun(&app, &run_options);
+  const std::function<int()> verify = AddVerify(&app, &verify_options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) return BadInput(error.what());
+    return app.exit(error);  // --help, --version
+  }
+  if (app.got_subcommand("info")) return info();
+  return app.got_subcommand("run") ? run() : verify();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A reader that went away shows as a failed write, which has a message and an exit code.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return BadInput("out of memory");
+  } catch (const std::exception& error) {
+    return BadInput(error.what());
+  }
+}

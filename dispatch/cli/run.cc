@@ -1,0 +1,99 @@
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "dispatch/cli/case.h"
+#include "dispatch/cli/commands.h"
+#include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/text.h"
+#include "dispatch/dtype.h"
+#include "dispatch/registry.h"
+#include "dispatch/target.h"
+#include "flashlane/attention.h"
+
+namespace flashlane::cli {
+namespace {
+
+// The kernel to run: the flag, else the file's; "naive" is the oracle of whatever the case is.
+Status ChooseKernel(const Case& loaded, const std::string& flag, std::string* name) {
+  *name = loaded.kernel;
+  if (!flag.empty()) {
+    const std::string full = FullKernelName(flag);
+    if (full.empty()) {
+      return Status::InvalidArgument("--kernel: " + Quoted(flag) +
+                                     " is not one of naive, flash, paged, backward");
+    }
+    // The oracle of a kernel that does not exist does not exist either.
+    if (full != kNaiveName || loaded.is_forward()) *name = full;
+  }
+  if (!IsRegistered(*name)) return WithContext(Quoted(loaded.path), NotRegistered(*name));
+  return {};
+}
+
+std::vector<std::int64_t> ShapeVector(const ConstTensorView& view) {
+  return {view.shape, view.shape + view.rank};
+}
+
+Status Write(const RunOptions& options, const AttentionOutputs& outputs,
+             const ParamTexts& metadata) {
+  std::vector<TensorToWrite> tensors;
+  const std::pair<const char*, const TensorView*> named[] = {{"out", &outputs.out},
+                                                             {"lse", &outputs.lse}};
+  for (const auto& [name, view] : named) {
+    tensors.push_back({name, DTypeName(view->dtype), ShapeVector(*view), view->data});
+  }
+  return WriteSafetensors(options.output, tensors, metadata);
+}
+
+Status CheckOptions(const RunOptions& options, std::optional<DType>* dtype, Target* target) {
+  if (!options.dtype.empty()) {
+    *dtype = ParseDType(options.dtype);
+    if (!dtype->has_value() || !IsAttentionDType(**dtype)) {
+      return Status::InvalidArgument("--dtype: " + Quoted(options.dtype) +
+                                     " is not one of f32, f64, bf16, f16");
+    }
+  }
+  const char* name = options.target.empty() ? nullptr : options.target.c_str();
+  const Status status = ResolveTarget(name, target);
+  if (!status.ok()) return name != nullptr ? WithContext("--target", status) : status;
+  std::error_code error;
+  if (std::filesystem::equivalent(options.input, options.output, error)) {
+    return Status::InvalidArgument("--out: " + Quoted(options.output) + " is the input file");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Run(const RunOptions& options) {
+  std::optional<DType> dtype;
+  Target target;
+  if (Status s = CheckOptions(options, &dtype, &target); !s.ok()) return s;
+  Case loaded;
+  if (Status s = LoadCase(options.input, options.params, &loaded); !s.ok()) return s;
+  std::string kernel;
+  if (Status s = ChooseKernel(loaded, options.kernel, &kernel); !s.ok()) return s;
+  Operands operands;
+  if (Status s = MakeOperands(loaded, dtype, &operands); !s.ok()) return s;
+  Results results;
+  const std::string file = Quoted(options.input);
+  if (Status s = MakeResults(operands.inputs, &results); !s.ok()) return WithContext(file, s);
+
+  ExecOptions exec;
+  exec.kernel = KernelByName(kernel);
+  exec.num_threads = options.threads;
+  exec.target = target.name;
+  const Status status = Attention(operands.inputs, loaded.params, results.outputs, exec);
+  if (!status.ok()) return WithContext(file, status);
+
+  const KernelRow* row = FindKernel(exec.kernel, operands.inputs.q.dtype);
+  ParamTexts metadata = loaded.metadata;
+  metadata["kernel"] = kernel;
+  metadata["target"] = row != nullptr && row->vectorised ? target.name : "scalar";
+  metadata["dtype"] = LowerDTypeName(operands.inputs.q.dtype);
+  return Write(options, results.outputs, metadata);
+}
+
+}  // namespace flashlane::cli

@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <ostream>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "dispatch/cli/case.h"
+#include "dispatch/cli/commands.h"
+#include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/text.h"
+#include "dispatch/cli/verify_report.h"
+#include "dispatch/dtype.h"
+#include "dispatch/registry.h"
+#include "dispatch/target.h"
+#include "flashlane/info.h"
+
+namespace flashlane::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kAll[] = "all";
+
+template <typename T>
+void AddOnce(T value, std::vector<T>* list) {
+  if (std::find(list->begin(), list->end(), value) == list->end())
+    list->push_back(std::move(value));
+}
+
+Status SelectKernels(const std::string& text, std::vector<std::string>* kernels) {
+  if (text == kAll) {
+    *kernels = RegisteredKernels();
+    return {};
+  }
+  for (const std::string& piece : SplitCommas(text)) {
+    const std::string name = FullKernelName(piece);
+    if (name.empty()) {
+      return Status::InvalidArgument("--kernel: " + Quoted(piece) +
+                                     " is not one of all, naive, flash, paged, backward");
+    }
+    if (!IsRegistered(name)) return WithContext("--kernel", NotRegistered(name));
+    AddOnce(name, kernels);
+  }
+  return {};
+}
+
+Status SelectDTypes(const std::string& text, std::vector<DType>* dtypes) {
+  if (text == kAll) {
+    *dtypes = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
+    return {};
+  }
+  for (const std::string& piece : SplitCommas(text)) {
+    const std::optional<DType> dtype = ParseDType(piece);
+    if (!dtype.has_value() || !IsAttentionDType(*dtype)) {
+      return Status::InvalidArgument("--dtype: " + Quoted(piece) +
+                                     " is not one of all, f32, f64, bf16, f16");
+    }
+    AddOnce(*dtype, dtypes);
+  }
+  return {};
+}
+
+Status SelectTargets(const std::string& text, std::vector<std::string>* targets) {
+  if (text == kAll) {
+    *targets = SupportedTargets();
+    return {};
+  }
+  for (const std::string& piece : SplitCommas(text)) {
+    Target target;
+    const Status status = ResolveTarget(piece.c_str(), &target);
+    if (!status.ok()) return WithContext("--target", status);
+    AddOnce(std::string(target.name), targets);
+  }
+  return {};
+}
+
+Status Select(const VerifyOptions& options, Selection* selection) {
+  if (Status s = SelectKernels(options.kernels, &selection->kernels); !s.ok()) return s;
+  if (Status s = SelectDTypes(options.dtypes, &selection->dtypes); !s.ok()) return s;
+  if (Status s = SelectTargets(options.targets, &selection->targets); !s.ok()) return s;
+  selection->threads = options.threads;
+  selection->time = options.time;
+  for (const KernelRow& row : Registry()) {
+    const auto& kernels = selection->kernels;
+    const auto& dtypes = selection->dtypes;
+    if (std::find(kernels.begin(), kernels.end(), row.name) != kernels.end() &&
+        std::find(dtypes.begin(), dtypes.end(), row.dtype) != dtypes.end()) {
+      return {};
+    }
+  }
+  return Status::Unsupported("--kernel " + options.kernels + " --dtype " + options.dtypes +
+                             ": no such kernel in the registry");
+}
+
+// A file stands for itself, a folder for its *.safetensors in order of their names.
+Status Expand(const std::string& path, std::vector<std::string>* files) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    files->push_back(path);
+    return {};
+  }
+  std::vector<std::string> found;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".safetensors") found.push_back(it->path().string());
+  }
+  if (error) return Status::InvalidArgument(Quoted(path) + ": " + error.message());
+  if (found.empty()) {
+    return Status::InvalidArgument(Quoted(path) + ": holds no *.safetensors file");
+  }
+  std::sort(found.begin(), found.end());
+  std::move(found.begin(), found.end(), std::back_inserter(*files));
+  return {};
+}
+
+Status NothingRan(const VerifyReport& report) {
+  std::vector<std::string> kernels;
+  for (const auto& [kernel, names] : report.skipped) kernels.push_back(Quoted(kernel));
+  return Status::Unsupported(
+      "nothing to verify: the cases need kernels that are not in the registry (" +
+      Join(kernels, ", ") + ")");
+}
+
+}  // namespace
+
+Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
+  Selection selection;
+  if (Status s = Select(options, &selection); !s.ok()) return s;
+  std::vector<std::string> files;
+  for (const std::string& path : options.paths) {
+    if (Status s = Expand(path, &files); !s.ok()) return s;
+  }
+  // Every file is read before the first is run: minutes of work must not end in a typing error.
+  Case loaded;
+  for (const std::string& file : files) {
+    if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
+  }
+  VerifyReport report;
+  for (const std::string& file : files) {
+    if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
+    if (!loaded.is_forward()) {
+      report.skipped[loaded.kernel].push_back(loaded.name);
+    } else if (Status s = VerifyCase(loaded, selection, &report.rows); !s.ok()) {
+      return s;
+    }
+  }
+  if (report.rows.empty()) return NothingRan(report);
+  *failed = report.failed();
+  if (options.json) {
+    PrintJson(report, out);
+    return {};
+  }
+  if (options.time) out << "Flashlane " << Version() << " on " << CpuName() << "\n\n";
+  if (options.time || options.verbose) PrintRows(report, out);
+  if (!options.time) PrintSummary(report, out);
+  PrintOutcome(report, out);
+  return {};
+}
+
+}  // namespace flashlane::cli

@@ -1,0 +1,203 @@
+#include "dispatch/cli/verify_report.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <ostream>
+#include <utility>
+
+#include "dispatch/cli/table.h"
+#include "dispatch/cli/text.h"
+#include "dispatch/dtype.h"
+#include "flashlane/info.h"
+#include "nlohmann/json.hpp"
+
+namespace flashlane::cli {
+namespace {
+
+constexpr char kRecomputedMark[] = "*";
+constexpr char kRecomputedNote[] =
+    "* dtype: the file's answers do not hold for the inputs as converted to it; compared with the\n"
+    "  oracle's f64 evaluation of those instead\n";
+
+std::string DTypeCell(const VerifyRow& row) {
+  return std::string(LowerDTypeName(row.dtype)) + (row.recomputed ? kRecomputedMark : "");
+}
+
+bool AnyRecomputed(const VerifyReport& report) {
+  return std::any_of(report.rows.begin(), report.rows.end(),
+                     [](const VerifyRow& row) { return row.recomputed; });
+}
+
+// Three digits or so, whatever the size.
+std::string Compact(double value) {
+  return Cell(value >= 99.95 ? "%.0f" : value >= 9.995 ? "%.1f" : "%.2f", value);
+}
+
+std::string Plain(double value) { return value > 0 ? Compact(value) : "-"; }
+
+// One line of the summary.
+struct Group {
+  std::string kernel, dtype, target;
+  std::size_t rows = 0;
+  std::size_t failed = 0;
+  const VerifyRow* worst_out = nullptr;
+  const VerifyRow* worst_lse = nullptr;
+
+  void Add(const VerifyRow& row) {
+    ++rows;
+    if (!row.passed()) ++failed;
+    if (worst_out == nullptr || row.out.fraction > worst_out->out.fraction) worst_out = &row;
+    if (worst_lse == nullptr || row.lse.fraction > worst_lse->lse.fraction) worst_lse = &row;
+  }
+};
+
+nlohmann::ordered_json JsonOf(const Comparison& comparison) {
+  return {{"max_error", comparison.max_error}, {"worst_error", comparison.worst_error},
+          {"tolerance", comparison.tolerance}, {"fraction", comparison.fraction},
+          {"index", comparison.index},         {"message", comparison.message}};
+}
+
+nlohmann::ordered_json JsonOf(const VerifyRow& row) {
+  nlohmann::ordered_json json = {
+      {"file", row.path},       {"case", row.name},
+      {"kernel", row.kernel},   {"dtype", LowerDTypeName(row.dtype)},
+      {"target", row.target},   {"truth", row.recomputed ? "recomputed" : "file"},
+      {"passed", row.passed()}, {"out", JsonOf(row.out)},
+      {"lse", JsonOf(row.lse)}};
+  if (!row.error.empty()) json["error"] = row.error;
+  if (row.timing.has_value()) {
+    json["time"] = {{"best_us", row.timing->best_us},
+                    {"median_us", row.timing->median_us},
+                    {"gflops", row.timing->gflops},
+                    {"speedup_over_naive", row.timing->speedup}};
+  }
+  return json;
+}
+
+}  // namespace
+
+int VerifyReport::passed() const { return static_cast<int>(rows.size()) - failed(); }
+
+int VerifyReport::failed() const {
+  return static_cast<int>(
+      std::count_if(rows.begin(), rows.end(), [](const VerifyRow& row) { return !row.passed(); }));
+}
+
+int VerifyReport::num_skipped() const {
+  std::size_t cases = 0;
+  for (const auto& [kernel, names] : skipped) cases += names.size();
+  return static_cast<int>(cases);
+}
+
+void PrintRows(const VerifyReport& report, std::ostream& out) {
+  const bool timed = std::any_of(report.rows.begin(), report.rows.end(),
+                                 [](const VerifyRow& row) { return row.timing.has_value(); });
+  std::vector<Column> columns = {{"case", Align::kLeft},       {"kernel", Align::kLeft},
+                                 {"dtype", Align::kLeft},      {"target", Align::kLeft},
+                                 {"max error", Align::kRight}, {"of tolerance", Align::kRight}};
+  if (timed) {
+    for (const char* title : {"µs/call", "median", "GFLOP/s", "× oracle"}) {
+      columns.push_back({title, Align::kRight});
+    }
+  }
+  columns.push_back({"", Align::kLeft});
+  Table table(columns);
+  const VerifyRow* previous = nullptr;
+  for (const VerifyRow& row : report.rows) {
+    if (previous != nullptr && previous->path != row.path) table.AddBlankLine();
+    previous = &row;
+    std::vector<std::string> cells = {row.name,
+                                      row.kernel,
+                                      DTypeCell(row),
+                                      row.target,
+                                      Cell("%.1e", row.out.max_error),
+                                      Cell("%.2f", row.fraction())};
+    if (timed) {
+      const Timing time = row.timing.value_or(Timing{});
+      for (const double value : {time.best_us, time.median_us, time.gflops, time.speedup}) {
+        cells.push_back(Plain(value));
+      }
+    }
+    cells.emplace_back(row.passed() ? "" : "FAILED");
+    table.Add(std::move(cells));
+  }
+  table.Print(out);
+  out << "\nmax error: largest |out - f64 answer|; of tolerance: the worst element of out and "
+         "lse\n";
+  if (timed) {
+    out << "µs/call: best of the repetitions; GFLOP/s: visible query-key pairs x 2 (D + Dv), at "
+           "the "
+           "best;\n× oracle: how many times as fast as kernel naive (scalar code) in the same "
+           "dtype\n";
+  }
+  if (AnyRecomputed(report)) out << kRecomputedNote;
+  out << '\n';
+}
+
+void PrintSummary(const VerifyReport& report, std::ostream& out) {
+  std::vector<Group> groups;
+  for (const VerifyRow& row : report.rows) {
+    const auto same = [&row](const Group& group) {
+      return group.kernel == row.kernel && group.dtype == DTypeCell(row) &&
+             group.target == row.target;
+    };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) {
+      groups.push_back({row.kernel, DTypeCell(row), row.target});
+      group = groups.end() - 1;
+    }
+    group->Add(row);
+  }
+  Table table({{"kernel", Align::kLeft},
+               {"dtype", Align::kLeft},
+               {"target", Align::kLeft},
+               {"cases", Align::kRight},
+               {"failed", Align::kRight},
+               {"out/tolerance", Align::kRight},
+               {"worst case", Align::kLeft},
+               {"lse/tolerance", Align::kRight},
+               {"worst case", Align::kLeft}});
+  for (const Group& group : groups) {
+    table.Add({group.kernel, group.dtype, group.target, std::to_string(group.rows),
+               std::to_string(group.failed), Cell("%.2f", group.worst_out->out.fraction),
+               group.worst_out->name, Cell("%.2f", group.worst_lse->lse.fraction),
+               group.worst_lse->name});
+  }
+  table.Print(out);
+  out << '\n';
+  if (AnyRecomputed(report)) out << kRecomputedNote << '\n';
+}
+
+void PrintOutcome(const VerifyReport& report, std::ostream& out) {
+  for (const VerifyRow& row : report.rows) {
+    if (row.passed()) continue;
+    std::string reason = row.error;
+    for (const Comparison* comparison : {&row.out, &row.lse}) {
+      if (comparison->message.empty()) continue;
+      reason += (reason.empty() ? "" : "; ") + comparison->message;
+    }
+    out << "FAILED " << row.path << " " << row.kernel << " " << LowerDTypeName(row.dtype) << " "
+        << row.target << ": " << reason << '\n';
+  }
+  for (const auto& [kernel, names] : report.skipped) {
+    out << "skipped, " << Quoted(kernel) << " is not in the registry: " << names.size()
+        << (names.size() == 1 ? " case (" : " cases (") << Join(names, ", ") << ")\n";
+  }
+  out << report.passed() << " passed, " << report.failed() << " failed";
+  if (report.num_skipped() > 0) out << ", " << report.num_skipped() << " skipped";
+  out << '\n';
+}
+
+void PrintJson(const VerifyReport& report, std::ostream& out) {
+  nlohmann::ordered_json json;
+  json["machine"] = {
+      {"version", Version()}, {"cpu", CpuName()}, {"supported_targets", SupportedTargets()}};
+  json["passed"] = report.passed();
+  json["failed"] = report.failed();
+  json["skipped"] = report.skipped;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const VerifyRow& row : report.rows) json["rows"].push_back(JsonOf(row));
+  out << json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+}
+
+}  // namespace flashlane::cli
