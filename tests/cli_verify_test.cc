@@ -8,10 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "dispatch/cli/safetensors.h"
 #include "dispatch/registry.h"
 #include "flashlane/info.h"
-#include "nlohmann/json.hpp"
 #include "tests/support/cli.h"
 
 namespace flashlane::cli {

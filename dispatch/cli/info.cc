@@ -3,12 +3,13 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
 #include "flashlane/info.h"
-#include "nlohmann/json.hpp"
 
 namespace flashlane::cli {
 namespace {

@@ -8,7 +8,8 @@
 #include <new>
 #include <string>
 
-#include "CLI/CLI.hpp"
+#include <CLI/CLI.hpp>
+
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/params.h"
 #include "flashlane/info.h"

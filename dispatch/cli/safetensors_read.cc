@@ -9,9 +9,10 @@
 #include <set>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "dispatch/cli/safetensors.h"
 #include "dispatch/cli/text.h"
-#include "nlohmann/json.hpp"
 
 namespace flashlane::cli {
 namespace {

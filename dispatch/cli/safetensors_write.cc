@@ -8,9 +8,10 @@
 #include <cstring>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "dispatch/cli/safetensors.h"
 #include "dispatch/cli/text.h"
-#include "nlohmann/json.hpp"
 
 namespace flashlane::cli {
 namespace {

@@ -5,11 +5,12 @@
 #include <ostream>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "dispatch/cli/table.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
 #include "flashlane/info.h"
-#include "nlohmann/json.hpp"
 
 namespace flashlane::cli {
 namespace {
