@@ -198,7 +198,6 @@ void DeriveRow(const Gathered& from, std::int64_t row, const double* q_row,
   const Growth random = {0.5 * std::sqrt(d), 0.5 * std::sqrt(n)};
   const Bounds most = RowBounds(magnitudes, u, always, std::log(n));
   Bounds floor = RowBounds(magnitudes, u, random, std::log(n));
-  floor.lse = std::min(floor.lse, kScoreCap);
   floor.out = std::min(floor.out, kScoreCap * (magnitudes.max_v + magnitudes.max_out));
 
   const std::int64_t width = from.same.width;

@@ -12,7 +12,8 @@
 // oracle itself, so whatever is masked does not count. Storing adds the unit roundoff of the
 // result's dtype times the value. With these bounds
 //   tolerance = 2 min(error of the oracle with an f32 accumulator, bound for any order)
-//             + bound for random roundings (at most 2^-10 of its scale) + rounding of the result
+//             + bound for random roundings (of out: at most 2^-10 of its scale) + rounding of the
+//             result
 // per row. The minimum keeps a broken oracle from excusing a broken kernel; the cap, for scores
 // that f32 cannot resolve (a bias of -1e30), leaves the say to the oracle's own error. For F64 the
 // truth is an f64 evaluation too and both floors count twice.
