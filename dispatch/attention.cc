@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 #include "threading/parallel_for.h"
 #include "threading/partition.h"
+#include "threading/scratch.h"
 
 namespace flashlane {
 namespace {
@@ -26,26 +27,48 @@ namespace {
 // The tiles of a call, numbered so that tiles of one kv head are neighbours.
 class TileGrid {
  public:
-  TileGrid(const kernels::ForwardArgs& args, int64_t tile_rows)
-      : args_(args),
-        tile_rows_(tile_rows),
-        rows_(args.seqlen_q * args.group()),
-        tiles_per_head_((rows_ + tile_rows - 1) / tile_rows) {}
+  // `tiles_before` has room for batch + 1 numbers where sequences differ in length; else null.
+  TileGrid(const kernels::ForwardArgs& args, int64_t tile_rows, int64_t* tiles_before)
+      : args_(args), tile_rows_(tile_rows), tiles_before_(tiles_before) {
+    if (tiles_before_ == nullptr) return;
+    tiles_before_[0] = 0;
+    for (int64_t b = 0; b < args.batch; ++b) {
+      tiles_before_[b + 1] = tiles_before_[b] + args.num_kv_heads * TilesPerHead(b);
+    }
+  }
 
-  int64_t size() const { return args_.batch * args_.num_kv_heads * tiles_per_head_; }
+  int64_t size() const {
+    return tiles_before_ == nullptr ? args_.batch * args_.num_kv_heads * TilesPerHead(0)
+                                    : tiles_before_[args_.batch];
+  }
 
   kernels::Tile operator[](int64_t unit) const {
-    const int64_t sequence_head = unit / tiles_per_head_;
-    const int64_t row_begin = unit % tiles_per_head_ * tile_rows_;
-    return {sequence_head / args_.num_kv_heads, sequence_head % args_.num_kv_heads, row_begin,
-            std::min(rows_, row_begin + tile_rows_)};
+    int64_t batch = 0;
+    if (tiles_before_ == nullptr) {
+      const int64_t tiles = args_.num_kv_heads * TilesPerHead(0);
+      batch = unit / tiles;
+      unit %= tiles;
+    } else {
+      batch =
+          std::upper_bound(tiles_before_, tiles_before_ + args_.batch, unit) - tiles_before_ - 1;
+      unit -= tiles_before_[batch];
+    }
+    const int64_t tiles = TilesPerHead(batch);
+    const int64_t row_begin = unit % tiles * tile_rows_;
+    return {batch, unit / tiles, row_begin, std::min(RowsOf(batch), row_begin + tile_rows_)};
   }
 
  private:
+  int64_t RowsOf(int64_t batch) const {
+    return kernels::Sequence::Of(args_, batch).seqlen_q * args_.group();
+  }
+  int64_t TilesPerHead(int64_t batch) const {
+    return (RowsOf(batch) + tile_rows_ - 1) / tile_rows_;
+  }
+
   const kernels::ForwardArgs& args_;
   const int64_t tile_rows_;
-  const int64_t rows_;
-  const int64_t tiles_per_head_;
+  int64_t* const tiles_before_;
 };
 
 Status ThreadLimit(const ExecOptions& options, int* limit) {
@@ -87,11 +110,26 @@ Status CheckBudget(const kernels::ForwardArgs& args, const kernels::TilePlan& pl
   return {};
 }
 
+// Queries of all sequences.
+int64_t NumQueries(const kernels::ForwardArgs& args) {
+  return args.cu_seqlens_q.data != nullptr ? args.cu_seqlens_q.At(args.batch)
+                                           : args.batch * args.seqlen_q;
+}
+
 Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& args,
                 const kernels::TilePlan& plan, int threads) {
+  // Of unequal sequences, as many as there would be if all were as long as the longest.
+  const int64_t sequences = NumQueries(args) / std::max<int64_t>(args.seqlen_q, 1);
   const threading::TileShape shape{args.seqlen_q * args.group(), plan.block_rows, plan.row_granule,
-                                   args.batch * args.num_kv_heads};
-  const TileGrid grid(args, threading::RowsPerTile(shape, threads));
+                                   std::max<int64_t>(sequences, 1) * args.num_kv_heads};
+  const bool varlen = args.cu_seqlens_q.data != nullptr;
+  threading::Scratch tiles_before(varlen ? static_cast<size_t>(args.batch + 1) * sizeof(int64_t)
+                                         : 0);
+  if (!tiles_before.ok()) {
+    return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
+  }
+  const TileGrid grid(args, threading::RowsPerTile(shape, threads),
+                      static_cast<int64_t*>(tiles_before.data()));
   threading::Partition partition;
   if (threads == 1) {
     // One task, whatever its cost.
@@ -128,20 +166,18 @@ void LogChoice(const KernelRow& row, const Target& target, const kernels::TilePl
                 : "; better targets left out because another was asked for:" + skipped));
 }
 
-Status Run(const AttentionInputs& inputs, const AttentionParams& params,
-           const AttentionOutputs& outputs, const ExecOptions& options) {
-  if (Status status = CheckForward(inputs, params, outputs); !status.ok()) return status;
+// Everything after the contract.
+Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
   Target target;
   if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
-  const KernelRow* row = FindKernel(options.kernel, inputs.q.dtype);
+  const KernelRow* row = FindKernel(options.kernel, dtype);
   if (row == nullptr) {
     return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel) +
-                               " has no entry for dtype " + DTypeName(inputs.q.dtype));
+                               " has no entry for dtype " + DTypeName(dtype));
   }
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
 
-  kernels::ForwardArgs args = ResolveForward(inputs, params, outputs);
   args.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
   if (args.batch == 0 || args.seqlen_q == 0) return {};
 
@@ -152,16 +188,32 @@ Status Run(const AttentionInputs& inputs, const AttentionParams& params,
   return RunTiles(entry, args, plan, threads);
 }
 
+// Only building a message or a list can throw, and only before any output is touched.
+template <typename Function>
+Status WithoutThrowing(const Function& function) noexcept {
+  try {
+    return function();
+  } catch (const std::exception&) {
+    return {StatusCode::kOutOfMemory, {}};
+  }
+}
+
 }  // namespace
 
 Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
                  const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
-  try {
-    return Run(inputs, params, outputs, options);
-  } catch (const std::exception&) {
-    // Only building a message or a list can throw, and only before any output is touched.
-    return {StatusCode::kOutOfMemory, {}};
-  }
+  return WithoutThrowing([&] {
+    if (Status status = CheckForward(inputs, params, outputs); !status.ok()) return status;
+    return Run(ResolveForward(inputs, params, outputs), inputs.q.dtype, options);
+  });
+}
+
+Status AttentionVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                       const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
+  return WithoutThrowing([&] {
+    if (Status status = CheckVarlen(inputs, params, outputs); !status.ok()) return status;
+    return Run(ResolveVarlen(inputs, params, outputs), inputs.q.dtype, options);
+  });
 }
 
 }  // namespace flashlane

@@ -6,13 +6,11 @@
 #include <optional>
 #include <string>
 
+#include "dispatch/sequence_values.h"
 #include "dispatch/view.h"
 
 namespace flashlane {
 namespace {
-
-// Positions stay below 2^62 in magnitude: q_start + i and j - a cannot overflow.
-constexpr int64_t kMaxPosition = int64_t{1} << 61;
 
 Status Invalid(const char* name, const std::string& rest) {
   return Status::InvalidArgument(std::string(name) + ": " + rest);
@@ -139,39 +137,6 @@ Status CheckScoreInputs(const AttentionInputs& in) {
   return {};
 }
 
-kernels::SequenceValues ValuesOf(const ConstTensorView& view) {
-  using Type = kernels::SequenceValues::Type;
-  kernels::SequenceValues values;
-  values.data = view.data;
-  values.type = view.dtype == DType::kI32   ? Type::kI32
-                : view.dtype == DType::kU32 ? Type::kU32
-                                            : Type::kI64;
-  values.stride = view.shape[0] > 1 ? view.strides[0] : 0;
-  return values;
-}
-
-// [B] integers within [low, high].
-Status CheckSequenceValues(const NamedView& operand, int64_t batch, int64_t low, int64_t high) {
-  if (Status s = CheckView(operand, 1, Inner::kAny); !s.ok()) return s;
-  if (Status s = CheckDim(operand, 0, "batch", batch); !s.ok()) return s;
-  const DType dtype = operand.view.dtype;
-  const bool unsigned_allowed = low >= 0;
-  if (dtype != DType::kI32 && dtype != DType::kI64 && !(dtype == DType::kU32 && unsigned_allowed)) {
-    return Invalid(operand.name, std::string("dtype ") + DTypeName(dtype) +
-                                     " is not one of I32, I64" + (unsigned_allowed ? ", U32" : ""));
-  }
-  const kernels::SequenceValues values = ValuesOf(operand.view);
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t value = values.At(b);
-    if (value < low || value > high) {
-      return Invalid(operand.name, Of("value", value) + " of " + Of("sequence", b) +
-                                       " is not within [" + std::to_string(low) + ", " +
-                                       std::to_string(high) + "]");
-    }
-  }
-  return {};
-}
-
 Status CheckLengths(const AttentionInputs& in, const AttentionParams& params) {
   const Sizes sizes = Sizes::From(in);
   if (params.k_len.has_value() && (*params.k_len < 0 || *params.k_len > sizes.seqlen_k)) {
@@ -182,7 +147,7 @@ Status CheckLengths(const AttentionInputs& in, const AttentionParams& params) {
     if (params.k_len.has_value()) {
       return Invalid("k_len", "given both as a parameter and per sequence");
     }
-    if (Status s = CheckSequenceValues({"k_len", in.k_len}, sizes.batch, 0, sizes.seqlen_k);
+    if (Status s = CheckSequenceValues({"k_len", in.k_len}, sizes.batch, {0, sizes.seqlen_k});
         !s.ok()) {
       return s;
     }
@@ -195,7 +160,7 @@ Status CheckLengths(const AttentionInputs& in, const AttentionParams& params) {
   if (start != 0 || params.q_start.kind != QStart::Kind::kValue) {
     return Invalid("q_start", "given both as a parameter and per sequence");
   }
-  return CheckSequenceValues({"q_start", in.q_start}, sizes.batch, -kMaxPosition, kMaxPosition);
+  return CheckSequenceValues({"q_start", in.q_start}, sizes.batch, {-kMaxPosition, kMaxPosition});
 }
 
 // Finite also in the type the kernel computes in: F32 unless q is F64.
@@ -306,16 +271,9 @@ kernels::ForwardArgs ResolveForward(const AttentionInputs& in, const AttentionPa
   args.softcap = params.softcap.value_or(0.0);
   args.window_left = params.window_size_left.value_or(kernels::kUnlimited);
   args.window_right = params.causal ? 0 : params.window_size_right.value_or(kernels::kUnlimited);
-  if (in.k_len.present()) {
-    args.k_len = ValuesOf(in.k_len);
-  } else {
-    args.k_len.value = params.k_len.value_or(sizes.seqlen_k);
-  }
-  if (in.q_start.present()) {
-    args.q_start = ValuesOf(in.q_start);
-  } else {
-    args.q_start.value = params.q_start.value;
-  }
+  args.has_k_len = in.k_len.present() || params.k_len.has_value();
+  args.k_len = SequenceValuesOf(in.k_len, params.k_len.value_or(0));
+  args.q_start = SequenceValuesOf(in.q_start, params.q_start.value);
   args.bottom_right = params.q_start.kind == QStart::Kind::kBottomRight;
   args.alibi_slopes = HeadOperandOf(in.alibi_slopes, in.q.dtype);
   args.sinks = HeadOperandOf(in.sinks, in.q.dtype);

@@ -16,6 +16,12 @@ Status CheckForward(const AttentionInputs& inputs, const AttentionParams& params
 kernels::ForwardArgs ResolveForward(const AttentionInputs& inputs, const AttentionParams& params,
                                     const AttentionOutputs& outputs);
 
+// The same for a packed batch.
+Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                   const AttentionOutputs& outputs);
+kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                                   const AttentionOutputs& outputs);
+
 }  // namespace flashlane
 
 #endif  // FLASHLANE_DISPATCH_CONTRACT_H_

@@ -40,7 +40,8 @@ uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_
 
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
   const int64_t group = args.group();
-  const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, tile.batch);
+  const kernels::SequenceMask mask =
+      kernels::SequenceMask::Of(args, kernels::Sequence::Of(args, tile.batch));
   const int64_t i_begin = tile.row_begin / group;
   const int64_t i_end = (tile.row_end - 1) / group + 1;
   // A tile may cut through the heads of a query; counting whole queries errs by less than one
@@ -60,8 +61,9 @@ uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
 uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
   uint64_t pairs = 0;
   for (int64_t b = 0; b < args.batch; ++b) {
-    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, b);
-    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, args.seqlen_q));
+    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
+    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
+    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q));
   }
   return SaturatingProduct(SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads)),
                            FlopsPerPair(args));

@@ -79,8 +79,12 @@ struct ForwardArgs {
   int64_t batch = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
-  int64_t seqlen_q = 0;
+  int64_t seqlen_q = 0;  // of the longest sequence
   int64_t seqlen_k = 0;
+  // Varlen: sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]) of packed tensors whose batch
+  // stride is 0. Without data every sequence has seqlen_q queries and seqlen_k keys.
+  SequenceValues cu_seqlens_q;
+  SequenceValues cu_seqlens_k;
   int64_t head_dim = 0;
   int64_t head_dim_v = 0;
 
@@ -88,6 +92,7 @@ struct ForwardArgs {
   double softcap = 0.0;  // 0 = off
   int64_t window_left = kUnlimited;
   int64_t window_right = kUnlimited;
+  bool has_k_len = false;  // else every key of the sequence is live
   SequenceValues k_len;
   SequenceValues q_start;
   bool bottom_right = false;  // q_start = k_len - seqlen_q per sequence; q_start is ignored
@@ -100,6 +105,31 @@ struct ForwardArgs {
 
   // Query heads that share one kv head.
   int64_t group() const { return num_kv_heads == 0 ? 0 : num_heads / num_kv_heads; }
+};
+
+// Lengths and place of one sequence.
+struct Sequence {
+  int64_t q_begin = 0;   // first row in q, out and lse
+  int64_t k_begin = 0;   // first row in k and v
+  int64_t seqlen_q = 0;  // queries
+  int64_t k_len = 0;     // live keys
+  int64_t q_start = 0;   // position of query 0 among the keys
+
+  static Sequence Of(const ForwardArgs& args, int64_t batch) {
+    Sequence sequence;
+    sequence.seqlen_q = args.seqlen_q;
+    sequence.k_len = args.seqlen_k;
+    if (args.cu_seqlens_q.data != nullptr) {
+      sequence.q_begin = args.cu_seqlens_q.At(batch);
+      sequence.seqlen_q = args.cu_seqlens_q.At(batch + 1) - sequence.q_begin;
+      sequence.k_begin = args.cu_seqlens_k.At(batch);
+      sequence.k_len = args.cu_seqlens_k.At(batch + 1) - sequence.k_begin;
+    }
+    if (args.has_k_len) sequence.k_len = args.k_len.At(batch);
+    sequence.q_start =
+        args.bottom_right ? sequence.k_len - sequence.seqlen_q : args.q_start.At(batch);
+    return sequence;
+  }
 };
 
 // One unit of work: rows [row_begin, row_end) of one kv head of one sequence, where row

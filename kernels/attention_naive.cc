@@ -67,13 +67,13 @@ struct Row {
 template <typename T, typename Acc>
 class RowOracle {
  public:
-  RowOracle(const ForwardArgs& args, Row row, Acc* scores)
+  RowOracle(const ForwardArgs& args, const Sequence& sequence, Row row, Acc* scores)
       : args_(args),
+        sequence_(sequence),
         row_(row),
         scores_(scores),
-        k_len_(args.k_len.At(row.batch)),
-        position_((args.bottom_right ? k_len_ - args.seqlen_q : args.q_start.At(row.batch)) +
-                  row.i) {}
+        k_len_(sequence.k_len),
+        position_(sequence.q_start + row.i) {}
 
   void Compute() {
     ScoreKeys();
@@ -111,8 +111,8 @@ class RowOracle {
   }
 
   Acc Score(int64_t j) const {
-    const T* q = RowOf(args_.q, args_.q_strides, row_.head, row_.i);
-    const T* k = RowOf(args_.k, args_.k_strides, row_.kv_head, j);
+    const T* q = RowOf(args_.q, args_.q_strides, row_.head, sequence_.q_begin + row_.i);
+    const T* k = RowOf(args_.k, args_.k_strides, row_.kv_head, sequence_.k_begin + j);
     Acc dot{};
     for (int64_t d = 0; d < args_.head_dim; ++d) dot = dot + To<T, Acc>(q[d]) * To<T, Acc>(k[d]);
     Acc score = static_cast<Acc>(args_.softmax_scale) * dot;
@@ -166,8 +166,9 @@ class RowOracle {
 
   void StoreOut(Acc sum) {
     T* out = static_cast<T*>(args_.out) + row_.batch * args_.out_strides.batch +
-             row_.head * args_.out_strides.head + row_.i * args_.out_strides.row;
-    const T* v = RowOf(args_.v, args_.v_strides, row_.kv_head, 0);
+             row_.head * args_.out_strides.head +
+             (sequence_.q_begin + row_.i) * args_.out_strides.row;
+    const T* v = RowOf(args_.v, args_.v_strides, row_.kv_head, sequence_.k_begin);
     const bool empty = static_cast<double>(sum) == 0.0;
     for (int64_t d = 0; d < args_.head_dim_v; ++d) {
       Acc acc{};
@@ -184,12 +185,14 @@ class RowOracle {
     if (args_.lse == nullptr) return;
     using Lse = std::conditional_t<std::is_same_v<T, double>, double, float>;
     Lse* lse = static_cast<Lse*>(args_.lse) + row_.batch * args_.lse_strides.batch +
-               row_.head * args_.lse_strides.head + row_.i * args_.lse_strides.row;
+               row_.head * args_.lse_strides.head +
+               (sequence_.q_begin + row_.i) * args_.lse_strides.row;
     const double l = static_cast<double>(sum);
     *lse = static_cast<Lse>(l == 0.0 ? -kInf : static_cast<double>(max_) + std::log(l));
   }
 
   const ForwardArgs& args_;
+  const Sequence& sequence_;
   const Row row_;
   Acc* const scores_;
   const int64_t k_len_;
@@ -201,9 +204,10 @@ class RowOracle {
 template <typename T, typename Acc>
 void RunRows(const ForwardArgs& args, const Tile& tile, void* scratch) {
   const int64_t group = args.group();
+  const Sequence sequence = Sequence::Of(args, tile.batch);
   for (int64_t r = tile.row_begin; r < tile.row_end; ++r) {
     const Row row{tile.batch, tile.kv_head * group + r % group, tile.kv_head, r / group};
-    RowOracle<T, Acc>(args, row, static_cast<Acc*>(scratch)).Compute();
+    RowOracle<T, Acc>(args, sequence, row, static_cast<Acc*>(scratch)).Compute();
   }
 }
 

@@ -61,12 +61,12 @@ class FlashTile {
 
   FlashTile(const ForwardArgs& args, const Tile& tile, void* scratch)
       : args_(args),
-        tile_(tile),
-        rows_(args, tile),
+        sequence_(Sequence::Of(args, tile.batch)),
+        rows_(args, tile, sequence_),
         scratch_(args, tile.row_end - tile.row_begin, kPromotes<T>, scratch),
         blocks_(BlocksOf<C>(args)),
-        k_(Source::Of(args.k, args.k_strides, tile)),
-        v_(Source::Of(args.v, args.v_strides, tile)) {}
+        k_(Source::Of(args.k, args.k_strides, tile, sequence_)),
+        v_(Source::Of(args.v, args.v_strides, tile, sequence_)) {}
 
   void Run() {
     if (NeedsExactDomain()) {
@@ -230,7 +230,7 @@ class FlashTile {
   }
 
   const ForwardArgs& args_;
-  const Tile& tile_;
+  const Sequence sequence_;
   const TileRows<C> rows_;
   FlashScratch<C> scratch_;
   const FlashBlocks blocks_;

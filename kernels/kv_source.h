@@ -14,8 +14,10 @@ struct StridedRows {
   const T* base = nullptr;
   int64_t row_stride = 0;
 
-  static StridedRows Of(const void* data, const RowStrides& strides, const Tile& tile) {
-    return {static_cast<const T*>(data) + tile.batch * strides.batch + tile.kv_head * strides.head,
+  static StridedRows Of(const void* data, const RowStrides& strides, const Tile& tile,
+                        const Sequence& sequence) {
+    return {static_cast<const T*>(data) + tile.batch * strides.batch + tile.kv_head * strides.head +
+                sequence.k_begin * strides.row,
             strides.row};
   }
   const T* Row(int64_t j) const { return base + j * row_stride; }

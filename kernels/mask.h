@@ -26,10 +26,8 @@ struct SequenceMask {
   int64_t window_left = kUnlimited;
   int64_t window_right = kUnlimited;
 
-  static SequenceMask Of(const ForwardArgs& args, int64_t batch) {
-    const int64_t k_len = args.k_len.At(batch);
-    return {k_len, args.bottom_right ? k_len - args.seqlen_q : args.q_start.At(batch),
-            args.window_left, args.window_right};
+  static SequenceMask Of(const ForwardArgs& args, const Sequence& sequence) {
+    return {sequence.k_len, sequence.q_start, args.window_left, args.window_right};
   }
 
   // Keys that query i may see.

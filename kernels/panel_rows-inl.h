@@ -131,8 +131,12 @@ class FlashScratch {
 template <typename C>
 class TileRows {
  public:
-  TileRows(const ForwardArgs& args, const Tile& tile)
-      : args_(args), tile_(tile), mask_(SequenceMask::Of(args, tile.batch)), group_(args.group()) {}
+  TileRows(const ForwardArgs& args, const Tile& tile, const Sequence& sequence)
+      : args_(args),
+        tile_(tile),
+        q_begin_(sequence.q_begin),
+        mask_(SequenceMask::Of(args, sequence)),
+        group_(args.group()) {}
 
   int64_t num_panels() const { return hwy::DivCeil(tile_.row_end - tile_.row_begin, kRows); }
 
@@ -261,7 +265,7 @@ class TileRows {
   template <typename P, typename Void>
   P* RowPointer(Void* data, const RowStrides& strides, int64_t r) const {
     return static_cast<P*>(data) + tile_.batch * strides.batch + Head(r) * strides.head +
-           Query(r) * strides.row;
+           (q_begin_ + Query(r)) * strides.row;
   }
 
   int64_t ScoreOffset(const ScoreOperand& operand, int64_t r, int64_t key) const {
@@ -306,6 +310,7 @@ class TileRows {
 
   const ForwardArgs& args_;
   const Tile& tile_;
+  const int64_t q_begin_;
   const SequenceMask mask_;
   const int64_t group_;
 };

@@ -149,7 +149,7 @@ std::vector<Broken> OperandRules() {
       {"KLenTooLong", kBad, "k_len: value 6 is not within [0, 5]",
        [](Call& c) { c.params.k_len = 6; }},
       {"KLenNegative", kBad, "k_len: value -1", [](Call& c) { c.params.k_len = -1; }},
-      {"KLensTooLong", kBad, "k_len: value 6 of sequence 1 is not within [0, 5]",
+      {"KLensTooLong", kBad, "k_len: value 6 at 1 is not within [0, 5]",
        [](Call& c) {
          c.lengths = {5, 6};
          c.inputs.k_len = ConstTensorView(c.lengths.data(), DType::kI64, {2});

@@ -104,6 +104,30 @@ FLASHLANE_API Status Attention(const AttentionInputs& inputs, const AttentionPar
                                const AttentionOutputs& outputs,
                                const ExecOptions& options = {}) noexcept;
 
+// A packed batch of sequences of any lengths, 0 included. Sequence b owns the rows
+// [cu_seqlens_q[b], cu_seqlens_q[b + 1]) of q and out and [cu_seqlens_k[b], cu_seqlens_k[b + 1]) of
+// k and v; 0 = cu_seqlens[0] <= ... <= cu_seqlens[B] <= total. Rows past the last sequence are
+// neither read nor written.
+struct VarlenInputs {
+  ConstTensorView q;             // [total_q, Hq, D]
+  ConstTensorView k;             // [total_k, Hkv, D]
+  ConstTensorView v;             // [total_k, Hkv, Dv]
+  ConstTensorView cu_seqlens_q;  // [B + 1], I32, I64 or U32
+  ConstTensorView cu_seqlens_k;  // [B + 1], I32, I64 or U32
+
+  ConstTensorView alibi_slopes;  // as in AttentionInputs
+  ConstTensorView sinks;
+  ConstTensorView k_len;    // [B]; at most the sequence's keys
+  ConstTensorView q_start;  // [B]
+};
+
+// Attention for each sequence as for a batch entry of its own, and with the same bits. out is
+// [total_q, Hq, Dv], lse (optional) [Hq, total_q]. Errors as for Attention.
+// Source: FlashAttention's flash_attn_varlen_func.
+FLASHLANE_API Status AttentionVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                                     const AttentionOutputs& outputs,
+                                     const ExecOptions& options = {}) noexcept;
+
 }  // namespace flashlane
 
 #endif  // FLASHLANE_ATTENTION_H_

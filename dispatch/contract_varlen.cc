@@ -1,0 +1,162 @@
+// The rules and the resolution of packed batches: the tensors are those of one long sequence
+// [1, heads, total, width], and cu_seqlens says which rows belong together.
+
+#include <algorithm>
+#include <string>
+
+#include "dispatch/contract.h"
+#include "dispatch/sequence_values.h"
+#include "dispatch/view.h"
+
+namespace flashlane {
+namespace {
+
+Status Invalid(const char* name, const std::string& rest) {
+  return Status::InvalidArgument(std::string(name) + ": " + rest);
+}
+
+// [total, heads, width] as [1, heads, total, width]; [heads, total] as [1, heads, total].
+template <typename View>
+View WithBatch(const View& view) {
+  View out = view;
+  if (!view.present()) return out;
+  out.rank = view.rank + 1;
+  out.shape[0] = 1;
+  out.strides[0] = 0;
+  const int heads = view.rank == 3 ? 1 : 0;
+  const int total = 1 - heads;
+  out.shape[1] = view.shape[heads];
+  out.strides[1] = view.strides[heads];
+  out.shape[2] = view.shape[total];
+  out.strides[2] = view.strides[total];
+  if (view.rank == 3) {
+    out.shape[3] = view.shape[2];
+    out.strides[3] = view.strides[2];
+  }
+  return out;
+}
+
+AttentionInputs OneSequence(const VarlenInputs& inputs) {
+  AttentionInputs one;
+  one.q = WithBatch(inputs.q);
+  one.k = WithBatch(inputs.k);
+  one.v = WithBatch(inputs.v);
+  one.alibi_slopes = inputs.alibi_slopes;
+  one.sinks = inputs.sinks;
+  return one;
+}
+
+AttentionOutputs OneSequence(const AttentionOutputs& outputs) {
+  AttentionOutputs one;
+  one.out = WithBatch(outputs.out);
+  one.lse = WithBatch(outputs.lse);
+  return one;
+}
+
+int64_t NumSequences(const VarlenInputs& inputs) { return inputs.cu_seqlens_q.shape[0] - 1; }
+
+// 0 = cu[0] <= cu[1] <= ... <= cu[B] <= total.
+Status CheckCuSeqlens(const NamedView& operand, int64_t num_sequences, int64_t total) {
+  if (Status s = CheckSequenceValues(operand, num_sequences + 1, {0, total}); !s.ok()) return s;
+  const kernels::SequenceValues values = SequenceValuesOf(operand.view, 0);
+  if (values.At(0) != 0) {
+    return Invalid(operand.name, "value " + std::to_string(values.At(0)) + " at 0 is not 0");
+  }
+  for (int64_t b = 0; b < num_sequences; ++b) {
+    if (values.At(b + 1) < values.At(b)) {
+      return Invalid(operand.name, "value " + std::to_string(values.At(b + 1)) + " at " +
+                                       std::to_string(b + 1) + " is below the one before it, " +
+                                       std::to_string(values.At(b)));
+    }
+  }
+  return {};
+}
+
+Status CheckVarlenLengths(const VarlenInputs& inputs, const AttentionParams& params) {
+  const int64_t count = NumSequences(inputs);
+  if (inputs.k_len.present()) {
+    if (params.k_len.has_value()) {
+      return Invalid("k_len", "given both as a parameter and per sequence");
+    }
+    const ValueRange range{0, inputs.k.shape[0]};
+    if (Status s = CheckSequenceValues({"k_len", inputs.k_len}, count, range); !s.ok()) return s;
+  }
+  if (inputs.k_len.present() || params.k_len.has_value()) {
+    const auto k_len = SequenceValuesOf(inputs.k_len, params.k_len.value_or(0));
+    const auto cu_seqlens_k = SequenceValuesOf(inputs.cu_seqlens_k, 0);
+    for (int64_t b = 0; b < count; ++b) {
+      const int64_t keys = cu_seqlens_k.At(b + 1) - cu_seqlens_k.At(b);
+      if (k_len.At(b) > keys) {
+        return Invalid("k_len", "value " + std::to_string(k_len.At(b)) + " of sequence " +
+                                    std::to_string(b) + " is above its " + std::to_string(keys) +
+                                    " keys");
+      }
+    }
+  }
+  if (!inputs.q_start.present()) return {};
+  if (params.q_start.value != 0 || params.q_start.kind != QStart::Kind::kValue) {
+    return Invalid("q_start", "given both as a parameter and per sequence");
+  }
+  return CheckSequenceValues({"q_start", inputs.q_start}, count, {-kMaxPosition, kMaxPosition});
+}
+
+Status CheckVarlenAliasing(const VarlenInputs& inputs, const AttentionOutputs& outputs) {
+  for (const NamedView& input : {NamedView{"cu_seqlens_q", inputs.cu_seqlens_q},
+                                 {"cu_seqlens_k", inputs.cu_seqlens_k},
+                                 {"k_len", inputs.k_len},
+                                 {"q_start", inputs.q_start}}) {
+    for (const NamedView& output : {NamedView{"out", outputs.out}, {"lse", outputs.lse}}) {
+      if (input.view.present() && output.view.present() && MayOverlap(output.view, input.view)) {
+        return Invalid(output.name, std::string("shares memory with ") + input.name);
+      }
+    }
+  }
+  return {};
+}
+
+int64_t LongestOf(const kernels::SequenceValues& cu_seqlens, int64_t count) {
+  int64_t longest = 0;
+  for (int64_t b = 0; b < count; ++b) {
+    longest = std::max(longest, cu_seqlens.At(b + 1) - cu_seqlens.At(b));
+  }
+  return longest;
+}
+
+}  // namespace
+
+Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                   const AttentionOutputs& outputs) {
+  for (const NamedView& operand :
+       {NamedView{"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}, {"out", outputs.out}}) {
+    if (Status s = CheckView(operand, 3, Inner::kUnit); !s.ok()) return s;
+  }
+  if (outputs.lse.present()) {
+    if (Status s = CheckView({"lse", outputs.lse}, 2, Inner::kAny); !s.ok()) return s;
+  }
+  if (Status s = CheckForward(OneSequence(inputs), params, OneSequence(outputs)); !s.ok()) return s;
+  const NamedView cu_seqlens_q{"cu_seqlens_q", inputs.cu_seqlens_q};
+  if (Status s = CheckView(cu_seqlens_q, 1, Inner::kAny); !s.ok()) return s;
+  const int64_t count = NumSequences(inputs);
+  if (count < 0) return Invalid("cu_seqlens_q", "length 0 is below 1");
+  if (Status s = CheckCuSeqlens(cu_seqlens_q, count, inputs.q.shape[0]); !s.ok()) return s;
+  const NamedView cu_seqlens_k{"cu_seqlens_k", inputs.cu_seqlens_k};
+  if (Status s = CheckCuSeqlens(cu_seqlens_k, count, inputs.k.shape[0]); !s.ok()) return s;
+  if (Status s = CheckVarlenLengths(inputs, params); !s.ok()) return s;
+  return CheckVarlenAliasing(inputs, outputs);
+}
+
+kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                                   const AttentionOutputs& outputs) {
+  kernels::ForwardArgs args = ResolveForward(OneSequence(inputs), params, OneSequence(outputs));
+  args.batch = NumSequences(inputs);
+  args.cu_seqlens_q = SequenceValuesOf(inputs.cu_seqlens_q, 0);
+  args.cu_seqlens_k = SequenceValuesOf(inputs.cu_seqlens_k, 0);
+  args.seqlen_q = LongestOf(args.cu_seqlens_q, args.batch);
+  args.seqlen_k = LongestOf(args.cu_seqlens_k, args.batch);
+  args.has_k_len = inputs.k_len.present() || params.k_len.has_value();
+  args.k_len = SequenceValuesOf(inputs.k_len, params.k_len.value_or(0));
+  args.q_start = SequenceValuesOf(inputs.q_start, params.q_start.value);
+  return args;
+}
+
+}  // namespace flashlane

@@ -1,0 +1,51 @@
+#include "dispatch/sequence_values.h"
+
+#include <string>
+
+namespace flashlane {
+namespace {
+
+Status Invalid(const char* name, const std::string& rest) {
+  return Status::InvalidArgument(std::string(name) + ": " + rest);
+}
+
+}  // namespace
+
+kernels::SequenceValues SequenceValuesOf(const ConstTensorView& view, int64_t value) {
+  using Type = kernels::SequenceValues::Type;
+  kernels::SequenceValues values;
+  values.value = value;
+  if (!view.present()) return values;
+  values.data = view.data;
+  values.type = view.dtype == DType::kI32   ? Type::kI32
+                : view.dtype == DType::kU32 ? Type::kU32
+                                            : Type::kI64;
+  values.stride = view.shape[0] > 1 ? view.strides[0] : 0;
+  return values;
+}
+
+Status CheckSequenceValues(const NamedView& operand, int64_t count, const ValueRange& range) {
+  if (Status s = CheckView(operand, 1, Inner::kAny); !s.ok()) return s;
+  if (operand.view.shape[0] != count) {
+    return Invalid(operand.name, "length " + std::to_string(operand.view.shape[0]) + " is not " +
+                                     std::to_string(count));
+  }
+  const DType dtype = operand.view.dtype;
+  const bool unsigned_allowed = range.low >= 0;
+  if (dtype != DType::kI32 && dtype != DType::kI64 && !(dtype == DType::kU32 && unsigned_allowed)) {
+    return Invalid(operand.name, std::string("dtype ") + DTypeName(dtype) +
+                                     " is not one of I32, I64" + (unsigned_allowed ? ", U32" : ""));
+  }
+  const kernels::SequenceValues values = SequenceValuesOf(operand.view, 0);
+  for (int64_t b = 0; b < count; ++b) {
+    const int64_t value = values.At(b);
+    if (value < range.low || value > range.high) {
+      return Invalid(operand.name, "value " + std::to_string(value) + " at " + std::to_string(b) +
+                                       " is not within [" + std::to_string(range.low) + ", " +
+                                       std::to_string(range.high) + "]");
+    }
+  }
+  return {};
+}
+
+}  // namespace flashlane
