@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "dispatch/dtype.h"
@@ -12,7 +13,8 @@ namespace flashlane {
 namespace {
 
 constexpr double kOracleFactor = 2.0;
-constexpr double kScoreCap = 0x1p-10;
+constexpr double kOutCap = 0x1p-7;
+constexpr double kLog2E = 1.4426950408889634;  // kernels may work in powers of two
 constexpr double kScoreSteps = 4.0;   // scale, softcap, ALiBi, bias; exp and log take their share
 constexpr double kRandomSteps = 2.0;  // its square root
 
@@ -110,8 +112,7 @@ struct Evaluation {
     options.kernel = Kernel::kNaive;
     options.num_threads = num_threads;
     options.accumulator = wide ? Accumulator::kF64 : Accumulator::kF32;
-    const Status status = Attention(inputs, params, outputs, options);
-    if (!status.ok()) return status;
+    if (Status s = Attention(inputs, params, outputs, options); !s.ok()) return s;
     out.resize(raw_out.size());
     lse.resize(raw_lse.size());
     ConvertElements(raw_out.data(), dtype, out.data(), DType::kF64, elements);
@@ -128,6 +129,7 @@ struct RowMagnitudes {
   double max_out = 0;   // max_d |out_d|
   double lse = 0;       // 0 where it is not finite
   double scaled_q = 0;  // |scale| |q|
+  double score = 0;     // at most: the largest number on the way to a score, in powers of two
 };
 
 struct Bounds {
@@ -174,14 +176,19 @@ RowMagnitudes MagnitudesOf(const Gathered& from, std::int64_t row, const double*
   const std::int64_t head_dim_v = from.same.width;
   const double* weighted = from.truth.out.data() + row * from.truth.width;
   const double scale =
-      from.params.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+      std::abs(from.params.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))));
+  const double norm_q = FiniteNorm(q_row, head_dim);
   const auto finite = [](double x) { return std::isfinite(x) ? x : 0.0; };
-  return {finite(weighted[head_dim_v + kMaxV]),
-          finite(weighted[head_dim_v + kNormK]),
-          finite(weighted[head_dim_v + kProduct]),
-          FiniteMax(weighted, head_dim_v),
-          finite(from.truth.lse[static_cast<std::size_t>(row)]),
-          std::abs(scale) * FiniteNorm(q_row, head_dim)};
+  RowMagnitudes magnitudes;
+  magnitudes.max_v = finite(weighted[head_dim_v + kMaxV]);
+  magnitudes.norm_k = finite(weighted[head_dim_v + kNormK]);
+  magnitudes.product = finite(weighted[head_dim_v + kProduct]);
+  magnitudes.max_out = FiniteMax(weighted, head_dim_v);
+  magnitudes.lse = finite(from.truth.lse[static_cast<std::size_t>(row)]);
+  magnitudes.scaled_q = scale * norm_q;
+  magnitudes.score = kLog2E * std::max(std::max(1.0, scale) * norm_q * magnitudes.norm_k,
+                                       std::abs(magnitudes.lse));
+  return magnitudes;
 }
 
 void DeriveRow(const Gathered& from, std::int64_t row, const double* q_row,
@@ -193,15 +200,20 @@ void DeriveRow(const Gathered& from, std::int64_t row, const double* q_row,
   const auto d = static_cast<double>(from.inputs.q.shape[3]);
   const double evaluations = wide ? 2.0 : 1.0;  // the truth is as inexact as the result
   const RowMagnitudes magnitudes = MagnitudesOf(from, row, q_row);
+  const auto i = static_cast<std::size_t>(row);
+  if (!wide && magnitudes.score > std::numeric_limits<float>::max()) {
+    reference->out_row_tolerance[i] = std::numeric_limits<double>::infinity();
+    reference->lse_row_tolerance[i] = std::numeric_limits<double>::infinity();
+    return;
+  }
 
   const Growth always = {d, n};
   const Growth random = {0.5 * std::sqrt(d), 0.5 * std::sqrt(n)};
   const Bounds most = RowBounds(magnitudes, u, always, std::log(n));
   Bounds floor = RowBounds(magnitudes, u, random, std::log(n));
-  floor.out = std::min(floor.out, kScoreCap * (magnitudes.max_v + magnitudes.max_out));
+  floor.out = std::min(floor.out, kOutCap * (magnitudes.max_v + magnitudes.max_out));
 
   const std::int64_t width = from.same.width;
-  const auto i = static_cast<std::size_t>(row);
   const double out_error =
       LargestError(from.same.out.data() + row * width, reference->out.data() + row * width, width);
   const double lse_error = LargestError(&from.same.lse[i], &reference->lse[i], 1);

@@ -12,14 +12,14 @@
 // oracle itself, so whatever is masked does not count. Storing adds the unit roundoff of the
 // result's dtype times the value. With these bounds
 //   tolerance = 2 min(error of the oracle with an f32 accumulator, bound for any order)
-//             + bound for random roundings (of out: at most 2^-10 of its scale) + rounding of the
-//             result
-// per row. The minimum keeps a broken oracle from excusing a broken kernel; the cap, for scores
-// that f32 cannot resolve (a bias of -1e30), leaves the say to the oracle's own error. For F64 the
-// truth is an f64 evaluation too and both floors count twice.
+//             + bound for random roundings (at most 2^-7 of its scale) + rounding of the result
+// per row. The minimum keeps a broken oracle from excusing a broken kernel; the cap (on out only),
+// for scores that f32 cannot resolve (a bias of -1e30), leaves the say to the oracle's own error.
+// For F64 the truth is an f64 evaluation too and both floors count twice. A row whose scores may
+// overflow f32 on the way is not judged.
 //
-// NaN, +inf and -inf must stand exactly where the truth has them; a row whose lse is -inf must be
-// 0.
+// NaN, +inf and -inf must stand exactly where the truth, rounded to the result's dtype, has them; a
+// row whose lse is -inf must be 0.
 #ifndef FLASHLANE_DISPATCH_TOLERANCE_H_
 #define FLASHLANE_DISPATCH_TOLERANCE_H_
 

@@ -29,15 +29,25 @@ struct Element {
   double fraction = 0;
 };
 
-Element Judge(double got, double expected, double tolerance) {
-  Element element{got, expected, 0.0, tolerance, 0.0};
-  if (std::isfinite(got) && std::isfinite(expected)) {
-    element.error = std::abs(got - expected);
+// As a result of that dtype holds it.
+double Round(double value, DType dtype) {
+  double bits = 0;
+  ConvertElements(&value, DType::kF64, &bits, dtype, 1);
+  ConvertElements(&bits, dtype, &value, DType::kF64, 1);
+  return value;
+}
+
+Element Judge(double got, double truth, double row_tolerance, DType dtype) {
+  Element element{got, truth, 0.0, row_tolerance, 0.0};
+  if (row_tolerance == kInfinity) return element;  // see the header: not judged
+  if (std::isfinite(got) && std::isfinite(truth)) {
+    element.tolerance = row_tolerance + RoundingError(dtype, truth);
+    element.error = std::abs(got - truth);
     // A tolerance of zero, and one that is NaN, allows nothing.
     if (element.error > 0) {
-      element.fraction = tolerance > 0 ? element.error / tolerance : kInfinity;
+      element.fraction = element.tolerance > 0 ? element.error / element.tolerance : kInfinity;
     }
-  } else if (!(std::isnan(got) && std::isnan(expected)) && got != expected) {
+  } else if (!(std::isnan(got) && std::isnan(truth)) && got != Round(truth, dtype)) {
     element.error = element.fraction = kInfinity;
   }
   return element;
@@ -87,10 +97,9 @@ Comparison Compare(const Expected& expected, const ConstTensorView& got,
     const bool empty = lse != nullptr && (*lse)[r] == -kInfinity;
     for (std::int64_t d = 0; d < width; ++d) {
       const double truth = expected.values[static_cast<std::size_t>(row * width + d)];
+      Element element = Judge(reader.At(b, h, i, d), truth, expected.row_tolerance[r], got.dtype);
       // A row that sees no key is zero, not nearly zero.
-      const double tolerance =
-          empty ? 0.0 : expected.row_tolerance[r] + RoundingError(got.dtype, truth);
-      const Element element = Judge(reader.At(b, h, i, d), truth, tolerance);
+      if (empty && element.got != 0.0) element.error = element.fraction = kInfinity;
       result.max_error = std::max(result.max_error, element.error);
       if ((row == 0 && d == 0) || element.fraction > worst.fraction) {
         worst = element;

@@ -253,5 +253,43 @@ TEST(ToleranceF32, HugeScoresDoNotMakeItBlind) {
   EXPECT_FALSE(CompareOut(reference, exact.out.View()).agrees);
 }
 
+// A score that overflows f32 on the way says nothing about the kernel; the rows beside it are
+// judged.
+TEST(ToleranceF32, RowsThatOverflowAreNotJudged) {
+  ProblemSpec spec = Spec(3, 5, 8);
+  spec.params.softmax_scale = 1e-30;
+  Problem problem(spec, DType::kF32);
+  for (int64_t d = 0; d < 8; ++d) {
+    problem.q.Set({0, 0, 1, d}, 1e38);
+    for (int64_t j = 0; j < 5; ++j) problem.k.Set({0, 0, j, d}, 1e2);
+  }
+  const ForwardReference reference = ReferenceOf(problem);
+  Exact exact(reference, DType::kF32);
+  exact.out.Set({0, 0, 1, 0}, kNaN);
+  exact.lse.Set({0, 0, 1}, kInf);
+  EXPECT_TRUE(CompareOut(reference, exact.out.View()).agrees);
+  EXPECT_TRUE(CompareLse(reference, exact.lse.View()).agrees);
+  exact.out.Set({0, 0, 2, 0}, kNaN);
+  EXPECT_FALSE(CompareOut(reference, exact.out.View()).agrees);
+}
+
+// An lse that f32 cannot hold is rounded to infinity, and a large one to its neighbour.
+TEST(ToleranceF32, LargeValuesAreRoundedAsTheDTypeDoes) {
+  ForwardReference reference;
+  reference.shape[0] = reference.shape[1] = reference.shape[3] = 1;
+  reference.shape[2] = 2;
+  reference.out = {1e39, 1e38};
+  reference.lse = {0.0, 0.0};
+  reference.out_row_tolerance = reference.lse_row_tolerance = {0.0, 0.0};
+  const auto agrees = [&](double first, double second) {
+    const OwnedTensor out = OwnedTensor::Of({first, second}, DType::kF32, {1, 1, 2, 1});
+    return CompareOut(reference, out.View()).agrees;
+  };
+  EXPECT_TRUE(agrees(kInf, 1e38));
+  EXPECT_FALSE(agrees(-kInf, 1e38));
+  EXPECT_FALSE(agrees(kInf, kInf));
+  EXPECT_FALSE(agrees(3e38, 1e38));
+}
+
 }  // namespace
 }  // namespace flashlane::testing

@@ -17,7 +17,6 @@
 namespace {
 
 using flashlane::Status;
-using flashlane::StatusCode;
 
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
