@@ -91,14 +91,16 @@ Status ThreadLimit(const ExecOptions& options, int* limit) {
   return {};
 }
 
+Status OverFlops(uint64_t flops, const ExecOptions& options) {
+  return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
+                                           ", above " + std::to_string(options.max_flops)};
+}
+
 Status CheckBudget(const kernels::ForwardArgs& args, const kernels::TilePlan& plan, int threads,
                    const ExecOptions& options) {
   if (options.max_flops != std::numeric_limits<uint64_t>::max()) {
     const uint64_t flops = ForwardFlops(args);
-    if (flops > options.max_flops) {
-      return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
-                                               ", above " + std::to_string(options.max_flops)};
-    }
+    if (flops > options.max_flops) return OverFlops(flops, options);
   }
   const uint64_t scratch = plan.scratch_bytes * static_cast<uint64_t>(threads);
   if (scratch > options.max_scratch_bytes) {
@@ -171,9 +173,9 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
   Target target;
   if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
   const KernelRow* row = FindKernel(options.kernel, dtype);
-  if (row == nullptr) {
+  if (row == nullptr || row->forward == nullptr) {
     return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel) +
-                               " has no entry for dtype " + DTypeName(dtype));
+                               " is no attention kernel for dtype " + DTypeName(dtype));
   }
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
@@ -181,7 +183,7 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
   args.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
   if (args.batch == 0 || args.seqlen_q == 0) return {};
 
-  const kernels::ForwardEntry entry = row->entry(target.bit);
+  const kernels::ForwardEntry entry = row->forward(target.bit);
   const kernels::TilePlan plan = entry.plan(args);
   if (Status status = CheckBudget(args, plan, threads, options); !status.ok()) return status;
   if (DebugLogEnabled()) LogChoice(*row, target, plan, threads);
@@ -196,6 +198,28 @@ Status WithoutThrowing(const Function& function) noexcept {
   } catch (const std::exception&) {
     return {StatusCode::kOutOfMemory, {}};
   }
+}
+
+Status RunMerge(const kernels::MergeArgs& args, const PartialAttention& a,
+                const ExecOptions& options) {
+  Target target;
+  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
+  int threads = 1;
+  if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
+  const uint64_t flops = MergeFlops(args, a.out.shape[0]);
+  if (flops > options.max_flops) return OverFlops(flops, options);
+
+  const kernels::MergeEntry entry =
+      FindKernel(Kernel::kMergeStates, a.out.dtype)->merge(target.bit);
+  const int64_t rows = a.out.shape[0] * args.num_heads * args.seqlen_q;
+  // Rows are alike: as many tasks as are worth spawning.
+  const auto worthwhile = static_cast<int64_t>(flops / kMinTaskCost);
+  const int64_t tasks = std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(rows, 1));
+  const auto run = [&](int64_t task, void*) noexcept {
+    entry.run(args, rows * task / tasks, rows * (task + 1) / tasks);
+  };
+  if (threading::ParallelFor(tasks, {threads, 0}, run)) return {};
+  return {StatusCode::kOutOfMemory, "scratch: memory could not be allocated"};
 }
 
 }  // namespace
@@ -213,6 +237,14 @@ Status AttentionVarlen(const VarlenInputs& inputs, const AttentionParams& params
   return WithoutThrowing([&] {
     if (Status status = CheckVarlen(inputs, params, outputs); !status.ok()) return status;
     return Run(ResolveVarlen(inputs, params, outputs), inputs.q.dtype, options);
+  });
+}
+
+Status MergeStates(const PartialAttention& a, const PartialAttention& b,
+                   const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
+  return WithoutThrowing([&] {
+    if (Status status = CheckMerge(a, b, outputs); !status.ok()) return status;
+    return RunMerge(ResolveMerge(a, b, outputs), a, options);
   });
 }
 

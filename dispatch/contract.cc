@@ -194,33 +194,6 @@ Status CheckParams(const AttentionParams& params, DType q_dtype) {
   return {};
 }
 
-Status CheckAliasing(const AttentionInputs& in, const AttentionOutputs& out) {
-  const NamedView inputs[] = {
-      {"q", in.q},         {"k", in.k},         {"v", in.v},
-      {"bias", in.bias},   {"mask", in.mask},   {"alibi_slopes", in.alibi_slopes},
-      {"sinks", in.sinks}, {"k_len", in.k_len}, {"q_start", in.q_start}};
-  for (const NamedView& output : {NamedView{"out", out.out}, {"lse", out.lse}}) {
-    if (!output.view.present()) continue;
-    for (const NamedView& input : inputs) {
-      if (input.view.present() && MayOverlap(output.view, input.view)) {
-        return Invalid(output.name, std::string("shares memory with ") + input.name);
-      }
-    }
-  }
-  if (out.lse.present() && MayOverlap(out.out, out.lse))
-    return Invalid("lse", "shares memory with out");
-  return {};
-}
-
-// Strides of dimensions with one element are never used, and a caller may leave anything in them.
-int64_t StrideOf(const ConstTensorView& view, int dim) {
-  return view.shape[dim] > 1 ? view.strides[dim] : 0;
-}
-
-kernels::RowStrides RowStridesOf(const ConstTensorView& view) {
-  return {StrideOf(view, 0), StrideOf(view, 1), StrideOf(view, 2)};
-}
-
 kernels::ScoreOperand ScoreOperandOf(const ConstTensorView& view, DType q_dtype) {
   if (!view.present()) return {};
   return {view.data,         view.dtype == DType::kF32 && q_dtype != DType::kF32,
@@ -242,7 +215,16 @@ Status CheckForward(const AttentionInputs& inputs, const AttentionParams& params
   if (Status s = CheckScoreInputs(inputs); !s.ok()) return s;
   if (Status s = CheckLengths(inputs, params); !s.ok()) return s;
   if (Status s = CheckParams(params, inputs.q.dtype); !s.ok()) return s;
-  return CheckAliasing(inputs, outputs);
+  return CheckDisjoint({{"q", inputs.q},
+                        {"k", inputs.k},
+                        {"v", inputs.v},
+                        {"bias", inputs.bias},
+                        {"mask", inputs.mask},
+                        {"alibi_slopes", inputs.alibi_slopes},
+                        {"sinks", inputs.sinks},
+                        {"k_len", inputs.k_len},
+                        {"q_start", inputs.q_start}},
+                       {"out", outputs.out}, {"lse", outputs.lse});
 }
 
 kernels::ForwardArgs ResolveForward(const AttentionInputs& in, const AttentionParams& params,

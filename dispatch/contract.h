@@ -22,6 +22,11 @@ Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
 kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,
                                    const AttentionOutputs& outputs);
 
+Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
+                  const AttentionOutputs& outputs);
+kernels::MergeArgs ResolveMerge(const PartialAttention& a, const PartialAttention& b,
+                                const AttentionOutputs& outputs);
+
 }  // namespace flashlane
 
 #endif  // FLASHLANE_DISPATCH_CONTRACT_H_

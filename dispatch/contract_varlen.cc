@@ -100,20 +100,6 @@ Status CheckVarlenLengths(const VarlenInputs& inputs, const AttentionParams& par
   return CheckSequenceValues({"q_start", inputs.q_start}, count, {-kMaxPosition, kMaxPosition});
 }
 
-Status CheckVarlenAliasing(const VarlenInputs& inputs, const AttentionOutputs& outputs) {
-  for (const NamedView& input : {NamedView{"cu_seqlens_q", inputs.cu_seqlens_q},
-                                 {"cu_seqlens_k", inputs.cu_seqlens_k},
-                                 {"k_len", inputs.k_len},
-                                 {"q_start", inputs.q_start}}) {
-    for (const NamedView& output : {NamedView{"out", outputs.out}, {"lse", outputs.lse}}) {
-      if (input.view.present() && output.view.present() && MayOverlap(output.view, input.view)) {
-        return Invalid(output.name, std::string("shares memory with ") + input.name);
-      }
-    }
-  }
-  return {};
-}
-
 int64_t LongestOf(const kernels::SequenceValues& cu_seqlens, int64_t count) {
   int64_t longest = 0;
   for (int64_t b = 0; b < count; ++b) {
@@ -142,7 +128,11 @@ Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
   const NamedView cu_seqlens_k{"cu_seqlens_k", inputs.cu_seqlens_k};
   if (Status s = CheckCuSeqlens(cu_seqlens_k, count, inputs.k.shape[0]); !s.ok()) return s;
   if (Status s = CheckVarlenLengths(inputs, params); !s.ok()) return s;
-  return CheckVarlenAliasing(inputs, outputs);
+  return CheckDisjoint({{"cu_seqlens_q", inputs.cu_seqlens_q},
+                        {"cu_seqlens_k", inputs.cu_seqlens_k},
+                        {"k_len", inputs.k_len},
+                        {"q_start", inputs.q_start}},
+                       {"out", outputs.out}, {"lse", outputs.lse});
 }
 
 kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,

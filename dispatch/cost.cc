@@ -69,4 +69,10 @@ uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
                            FlopsPerPair(args));
 }
 
+uint64_t MergeFlops(const kernels::MergeArgs& args, int64_t batch) {
+  const uint64_t rows = SaturatingProduct(static_cast<uint64_t>(batch * args.num_heads),
+                                          static_cast<uint64_t>(args.seqlen_q));
+  return SaturatingProduct(rows, 3 * static_cast<uint64_t>(args.head_dim_v));
+}
+
 }  // namespace flashlane

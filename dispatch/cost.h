@@ -15,6 +15,9 @@ namespace flashlane {
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 uint64_t ForwardFlops(const kernels::ForwardArgs& args);
 
+// Of MergeStates over `batch` sequences: three per element; memory is what it costs.
+uint64_t MergeFlops(const kernels::MergeArgs& args, int64_t batch);
+
 // What cutting balances: the flops, and for every row the packing of q and the store of out, which
 // cost about as much as kRowOverheadFlops flops per element.
 inline constexpr uint64_t kRowOverheadFlops = 16;

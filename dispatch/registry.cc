@@ -1,32 +1,56 @@
 #include "dispatch/registry.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "hwy/base.h"
 
 namespace flashlane {
 namespace {
-
-constexpr char kFlashName[] = "attention_flash";
-constexpr char kNaiveName[] = "attention_naive";
 
 template <typename T>
 kernels::ForwardEntry Naive(int64_t /*target*/) {
   return kernels::AttentionNaive<T>();
 }
 
+template <typename T>
+constexpr KernelRow FlashRow(DType dtype) {
+  return {Kernel::kFlash, "attention_flash", dtype, true, &kernels::AttentionFlash<T>, nullptr};
+}
+template <typename T>
+constexpr KernelRow NaiveRow(DType dtype) {
+  return {Kernel::kNaive, "attention_naive", dtype, false, &Naive<T>, nullptr};
+}
+template <typename T>
+constexpr KernelRow MergeRow(DType dtype) {
+  return {Kernel::kMergeStates, "merge_states", dtype, true, nullptr, &kernels::MergeStates<T>};
+}
+
+// Forward kernels first.
 constexpr KernelRow kRows[] = {
-    {Kernel::kFlash, kFlashName, DType::kF32, true, &kernels::AttentionFlash<float>},
-    {Kernel::kFlash, kFlashName, DType::kF64, true, &kernels::AttentionFlash<double>},
-    {Kernel::kFlash, kFlashName, DType::kBF16, true, &kernels::AttentionFlash<hwy::bfloat16_t>},
-    {Kernel::kFlash, kFlashName, DType::kF16, true, &kernels::AttentionFlash<hwy::float16_t>},
-    {Kernel::kNaive, kNaiveName, DType::kF32, false, &Naive<float>},
-    {Kernel::kNaive, kNaiveName, DType::kF64, false, &Naive<double>},
-    {Kernel::kNaive, kNaiveName, DType::kBF16, false, &Naive<hwy::bfloat16_t>},
-    {Kernel::kNaive, kNaiveName, DType::kF16, false, &Naive<hwy::float16_t>},
+    FlashRow<float>(DType::kF32),
+    FlashRow<double>(DType::kF64),
+    FlashRow<hwy::bfloat16_t>(DType::kBF16),
+    FlashRow<hwy::float16_t>(DType::kF16),
+    NaiveRow<float>(DType::kF32),
+    NaiveRow<double>(DType::kF64),
+    NaiveRow<hwy::bfloat16_t>(DType::kBF16),
+    NaiveRow<hwy::float16_t>(DType::kF16),
+    MergeRow<float>(DType::kF32),
+    MergeRow<double>(DType::kF64),
+    MergeRow<hwy::bfloat16_t>(DType::kBF16),
+    MergeRow<hwy::float16_t>(DType::kF16),
 };
 
 }  // namespace
 
 std::span<const KernelRow> Registry() { return kRows; }
+
+std::span<const KernelRow> ForwardKernels() {
+  const auto end = std::find_if(std::begin(kRows), std::end(kRows),
+                                [](const KernelRow& row) { return row.forward == nullptr; });
+  return {std::begin(kRows), end};
+}
 
 const KernelRow* FindKernel(Kernel kernel, DType dtype) {
   for (const KernelRow& row : kRows) {

@@ -16,15 +16,20 @@ struct KernelRow {
   const char* name;
   DType dtype;
   bool vectorised;  // the entry differs per target
-  kernels::ForwardEntry (*entry)(int64_t target);
+  // The one that is not null says what the kernel does.
+  kernels::ForwardEntry (*forward)(int64_t target);
+  kernels::MergeEntry (*merge)(int64_t target);
 };
 
 std::span<const KernelRow> Registry();
 
+// The rows that compute attention: kernels x dtypes to compare with each other.
+std::span<const KernelRow> ForwardKernels();
+
 // Null where there is no such row.
 const KernelRow* FindKernel(Kernel kernel, DType dtype);
 
-// "attention_flash", "attention_naive"; "?" for a value that is no kernel.
+// "attention_flash" and the like; "?" for a value that is no kernel.
 const char* KernelName(Kernel kernel);
 
 }  // namespace flashlane

@@ -180,4 +180,27 @@ bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b) {
   return true;
 }
 
+Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
+                     const NamedView& lse) {
+  const auto shares = [](const NamedView& output, const NamedView& other) {
+    return output.view.present() && other.view.present() && MayOverlap(output.view, other.view);
+  };
+  const auto refuse = [](const NamedView& output, const NamedView& other) {
+    return Status::InvalidArgument(std::string(output.name) + ": shares memory with " + other.name);
+  };
+  for (const NamedView& input : inputs) {
+    if (shares(out, input)) return refuse(out, input);
+    if (shares(lse, input)) return refuse(lse, input);
+  }
+  return shares(lse, out) ? refuse(lse, out) : Status();
+}
+
+int64_t StrideOf(const ConstTensorView& view, int dim) {
+  return view.shape[dim] > 1 ? view.strides[dim] : 0;
+}
+
+kernels::RowStrides RowStridesOf(const ConstTensorView& view) {
+  return {StrideOf(view, 0), StrideOf(view, 1), StrideOf(view, 2)};
+}
+
 }  // namespace flashlane

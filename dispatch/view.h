@@ -3,10 +3,12 @@
 #define FLASHLANE_DISPATCH_VIEW_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
+#include "kernels/args.h"
 
 namespace flashlane {
 
@@ -35,6 +37,15 @@ Status CheckOutputView(const NamedView& operand, int rank, Inner inner);
 // Whether two views may share a byte. Exact for disjoint ranges and for slices of one packed tensor
 // (q, k and v of [B, S, 3, H, D]); otherwise errs on the side of yes.
 bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
+
+// No output shares memory with an input, or with the other output; absent views share with nobody.
+Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
+                     const NamedView& lse);
+
+// 0 for dimensions with one element: their stride is never used, and a caller may leave anything
+// there.
+int64_t StrideOf(const ConstTensorView& view, int dim);
+kernels::RowStrides RowStridesOf(const ConstTensorView& view);
 
 }  // namespace flashlane
 

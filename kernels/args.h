@@ -150,6 +150,23 @@ struct TilePlan {
   size_t scratch_bytes = 0;
 };
 
+// Two partial results over the same queries and different keys, and where their union goes. Rows
+// are numbered (batch * num_heads + head) * seqlen_q + query.
+struct MergeArgs {
+  struct Partial {
+    const void* out = nullptr;
+    const void* lse = nullptr;  // float; double where out is double
+    RowStrides out_strides, lse_strides;
+  };
+  Partial a, b;
+  void* out = nullptr;
+  void* lse = nullptr;  // may be null
+  RowStrides out_strides, lse_strides;
+  int64_t num_heads = 0;
+  int64_t seqlen_q = 0;
+  int64_t head_dim_v = 0;
+};
+
 inline constexpr size_t kScratchAlignment = 64;  // one cache line, one AVX-512 vector
 
 }  // namespace flashlane::kernels

@@ -52,11 +52,11 @@ HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
 template <typename T>
 inline constexpr bool kConvertsVectors = kHasF16Conversion || std::is_same_v<T, hwy::bfloat16_t>;
 
-// Promotes `count` elements.
+// Promotes `count` elements; copies them where T is the compute type.
 template <typename T>
-HWY_INLINE void PromoteRow(const T* from, int64_t count, float* to) {
+HWY_INLINE void PromoteRow(const T* from, int64_t count, Compute<T>* to) {
   int64_t i = 0;
-  if constexpr (kConvertsVectors<T>) {
+  if constexpr (kPromotes<T> && kConvertsVectors<T>) {
     const hn::ScalableTag<float> df;
     const hn::Rebind<T, decltype(df)> dt;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));

@@ -17,6 +17,11 @@ struct ForwardEntry {
   void (*run)(const ForwardArgs& args, const Tile& tile, void* scratch) = nullptr;
 };
 
+// Merges rows [row_begin, row_end).
+struct MergeEntry {
+  void (*run)(const MergeArgs& args, int64_t row_begin, int64_t row_end) = nullptr;
+};
+
 // Highway target bits that the vector kernels are compiled for, best (lowest) bit first in order
 // of preference.
 int64_t CompiledTargets();
@@ -29,6 +34,10 @@ ForwardEntry AttentionFlash(int64_t target);
 // The scalar oracle; T is float, double, hwy::bfloat16_t or hwy::float16_t. Same on every target.
 template <typename T>
 ForwardEntry AttentionNaive();
+
+// Union of two partial results; T as for AttentionFlash.
+template <typename T>
+MergeEntry MergeStates(int64_t target);
 
 }  // namespace flashlane::kernels
 

@@ -196,7 +196,7 @@ std::vector<Broken> OptionRules() {
       {"TargetEmpty", kBad, "target: '' is not a target", [](Call& c) { c.options.target = ""; }},
       {"TargetElsewhere", StatusCode::kUnsupported, "is not in this build",
        [](Call& c) { c.options.target = "RVV"; }},
-      {"DTypeUnsupported", StatusCode::kUnsupported, "kernel: ? has no entry for dtype F32",
+      {"DTypeUnsupported", StatusCode::kUnsupported, "kernel: ? is no attention kernel for dtype F32",
        [](Call& c) { c.options.kernel = static_cast<Kernel>(77); }},
       {"Flops", StatusCode::kBudgetExceeded, "max_flops: the call needs 3360, above 3359",
        [](Call& c) { c.options.max_flops = 3359; }},

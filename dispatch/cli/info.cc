@@ -2,11 +2,11 @@
 #include <ostream>
 #include <string>
 #include <vector>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "dispatch/cli/commands.h"
-#include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
 #include "flashlane/info.h"
@@ -33,9 +33,13 @@ void PrintText(const std::string& chosen, std::ostream& out) {
   out << "flashlane  " << Version() << "\ncpu        " << CpuName() << "\ntargets\n  compiled   "
       << Join(CompiledTargets(), " ") << "\n  supported  " << Join(SupportedTargets(), " ")
       << "\n  chosen     " << chosen << "\nkernels\n";
+  std::vector<std::string> names;  // each once
   std::size_t width = 0;
-  for (const std::string& name : RegisteredKernels()) width = std::max(width, name.size());
-  for (const std::string& name : RegisteredKernels()) {
+  for (const KernelInfo& kernel : Kernels()) {
+    if (names.empty() || names.back() != kernel.name) names.push_back(kernel.name);
+    width = std::max(width, kernel.name.size());
+  }
+  for (const std::string& name : names) {
     out << "  " << name << std::string(width - name.size(), ' ') << " ";
     bool vectorised = false;
     for (const KernelInfo& kernel : Kernels()) {

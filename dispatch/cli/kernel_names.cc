@@ -35,7 +35,7 @@ std::string ShortKernelName(const std::string& name) {
 
 std::vector<std::string> RegisteredKernels() {
   std::vector<std::string> names;
-  for (const KernelRow& row : Registry()) {
+  for (const KernelRow& row : ForwardKernels()) {
     if (std::find(names.begin(), names.end(), row.name) == names.end())
       names.emplace_back(row.name);
   }
@@ -53,7 +53,7 @@ Status NotRegistered(const std::string& name) {
 }
 
 Kernel KernelByName(const std::string& name) {
-  for (const KernelRow& row : Registry()) {
+  for (const KernelRow& row : ForwardKernels()) {
     if (name == row.name) return row.kernel;
   }
   return Kernel::kNaive;

@@ -16,7 +16,7 @@ std::string FullKernelName(const std::string& name);
 // "flash" for "attention_flash".
 std::string ShortKernelName(const std::string& name);
 
-// Names in the registry, each once.
+// Names of the kernels in the registry that compute attention, each once.
 std::vector<std::string> RegisteredKernels();
 bool IsRegistered(const std::string& name);
 

@@ -83,7 +83,7 @@ Status Select(const VerifyOptions& options, Selection* selection) {
   if (Status s = SelectTargets(options.targets, &selection->targets); !s.ok()) return s;
   selection->threads = options.threads;
   selection->time = options.time;
-  for (const KernelRow& row : Registry()) {
+  for (const KernelRow& row : ForwardKernels()) {
     const auto& kernels = selection->kernels;
     const auto& dtypes = selection->dtypes;
     if (std::find(kernels.begin(), kernels.end(), row.name) != kernels.end() &&

@@ -97,7 +97,7 @@ VerifyRow RunRow(const Prepared& call, const KernelRow& kernel, const char* targ
 
 std::vector<const KernelRow*> KernelsFor(const Selection& selection, DType dtype) {
   std::vector<const KernelRow*> kernels;
-  for (const KernelRow& row : Registry()) {
+  for (const KernelRow& row : ForwardKernels()) {
     const bool forward = row.kernel == Kernel::kFlash || row.kernel == Kernel::kNaive;
     const auto& names = selection.kernels;
     if (forward && row.dtype == dtype &&

@@ -274,7 +274,7 @@ Result Problem::Run(const ExecOptions& options) const {
 }
 
 std::vector<std::string> TargetsOf(Kernel kernel) {
-  for (const KernelRow& row : Registry()) {
+  for (const KernelRow& row : ForwardKernels()) {
     if (row.kernel == kernel && !row.vectorised) return {"scalar"};
   }
   std::vector<std::string> names;

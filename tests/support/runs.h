@@ -33,7 +33,7 @@ struct RunCase {
 
 inline std::vector<RunCase> AllRuns() {
   std::vector<RunCase> runs;
-  for (const KernelRow& row : Registry()) {
+  for (const KernelRow& row : ForwardKernels()) {
     for (const std::string& target : TargetsOf(row.kernel)) {
       runs.push_back({row.kernel, row.dtype, target});
     }

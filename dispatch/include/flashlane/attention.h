@@ -69,8 +69,9 @@ struct AttentionParams {
 };
 
 enum class Kernel : std::uint8_t {
-  kFlash,  // tiled online softmax on the vector target; O(block) scratch
-  kNaive,  // the scalar oracle: one row of scores at a time, textbook softmax
+  kFlash,        // tiled online softmax on the vector target; O(block) scratch
+  kNaive,        // the scalar oracle: one row of scores at a time, textbook softmax
+  kMergeStates,  // what MergeStates runs; no choice for Attention
 };
 
 // What the oracle (Kernel::kNaive) computes in. Ignored by the other kernels.
@@ -127,6 +128,20 @@ struct VarlenInputs {
 FLASHLANE_API Status AttentionVarlen(const VarlenInputs& inputs, const AttentionParams& params,
                                      const AttentionOutputs& outputs,
                                      const ExecOptions& options = {}) noexcept;
+
+// Attention over some of the keys.
+struct PartialAttention {
+  ConstTensorView out;  // [B, H, S, Dv], any attention dtype
+  ConstTensorView lse;  // [B, H, S], F32 (F64 for F64), natural log
+};
+
+// Attention over the keys of a and b together, which must be disjoint. A side whose lse is -inf is
+// ignored whatever its out holds, and the other side comes back bit for bit; both -inf gives out 0.
+// Sides may be exchanged without changing a bit. Of ExecOptions, kernel and accumulator are
+// ignored. Errors as for Attention.
+FLASHLANE_API Status MergeStates(const PartialAttention& a, const PartialAttention& b,
+                                 const AttentionOutputs& outputs,
+                                 const ExecOptions& options = {}) noexcept;
 
 }  // namespace flashlane
 

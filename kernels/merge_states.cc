@@ -1,0 +1,140 @@
+// The union of two partial attention results over disjoint keys (FlashDecoding, cascade and ring
+// attention): lse = ln(e^lse_a + e^lse_b), out = (e^lse_a out_a + e^lse_b out_b) / e^lse.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "kernels/kernels.h"
+#include "kernels/simd_config.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/merge_states.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep; must come before highway.h and *-inl.h
+
+#include "hwy/highway.h"
+#include "kernels/convert-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// What the two sides weigh in the union.
+template <typename C>
+struct MergeWeights {
+  C a;
+  C b;
+  C lse;
+};
+
+// Both lse above -inf. A NaN or +inf makes all three NaN.
+template <typename C>
+MergeWeights<C> WeightsOf(C lse_a, C lse_b) {
+  const C max = std::max(lse_a, lse_b);
+  const C a = std::exp(lse_a - max);
+  const C b = std::exp(lse_b - max);
+  const C sum = a + b;
+  return {a / sum, b / sum, max + std::log(sum)};
+}
+
+// a * x + b * y by product, product, sum: the same bits when the sides change places.
+template <typename T>
+HWY_INLINE void MergeRow(const T* x, const T* y, const MergeWeights<Compute<T>>& weights,
+                         int64_t count, T* to) {
+  using C = Compute<T>;
+  const hn::ScalableTag<C> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  // A stretch of each row in the compute type; a few vectors, so that conversions run on vectors
+  // too.
+  constexpr int64_t kStretch = 8 * static_cast<int64_t>(hn::MaxLanes(d));
+  HWY_ALIGN C row_x[kStretch] = {};
+  HWY_ALIGN C row_y[kStretch] = {};
+  for (int64_t i = 0; i < count; i += kStretch) {
+    const int64_t n = std::min(kStretch, count - i);
+    PromoteRow(x + i, n, row_x);
+    PromoteRow(y + i, n, row_y);
+    for (int64_t at = 0; at < n; at += lanes) {
+      const auto a = hn::Mul(hn::Set(d, weights.a), hn::Load(d, row_x + at));
+      const auto b = hn::Mul(hn::Set(d, weights.b), hn::Load(d, row_y + at));
+      hn::Store(hn::Add(a, b), d, row_x + at);
+    }
+    DemoteRow(row_x, n, to + i);
+  }
+}
+
+template <typename P, typename Void>
+HWY_INLINE P* At(Void* data, const RowStrides& strides, int64_t row, const MergeArgs& args) {
+  const int64_t i = row % args.seqlen_q;
+  const int64_t head = row / args.seqlen_q;
+  return static_cast<P*>(data) + head / args.num_heads * strides.batch +
+         head % args.num_heads * strides.head + i * strides.row;
+}
+
+template <typename T>
+void RunMerge(const MergeArgs& args, int64_t row_begin, int64_t row_end) {
+  using C = Compute<T>;  // also the type of lse
+  constexpr C kEmpty = -std::numeric_limits<C>::infinity();
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const T* out_a = At<const T>(args.a.out, args.a.out_strides, row, args);
+    const T* out_b = At<const T>(args.b.out, args.b.out_strides, row, args);
+    const C lse_a = *At<const C>(args.a.lse, args.a.lse_strides, row, args);
+    const C lse_b = *At<const C>(args.b.lse, args.b.lse_strides, row, args);
+    T* out = At<T>(args.out, args.out_strides, row, args);
+    C lse = kEmpty;
+    if (lse_a == kEmpty && lse_b == kEmpty) {
+      std::fill(out, out + args.head_dim_v, T());
+    } else if (lse_b == kEmpty) {
+      std::copy(out_a, out_a + args.head_dim_v, out);
+      lse = lse_a;
+    } else if (lse_a == kEmpty) {
+      std::copy(out_b, out_b + args.head_dim_v, out);
+      lse = lse_b;
+    } else {
+      const MergeWeights<C> weights = WeightsOf(lse_a, lse_b);
+      MergeRow(out_a, out_b, weights, args.head_dim_v, out);
+      lse = weights.lse;
+    }
+    if (args.lse != nullptr) *At<C>(args.lse, args.lse_strides, row, args) = lse;
+  }
+}
+
+MergeEntry MergeF32() { return {&RunMerge<float>}; }
+MergeEntry MergeF64() { return {&RunMerge<double>}; }
+MergeEntry MergeBF16() { return {&RunMerge<hwy::bfloat16_t>}; }
+MergeEntry MergeF16() { return {&RunMerge<hwy::float16_t>}; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashlane::kernels {
+
+HWY_EXPORT(MergeF32);
+HWY_EXPORT(MergeF64);
+HWY_EXPORT(MergeBF16);
+HWY_EXPORT(MergeF16);
+
+template <>
+MergeEntry MergeStates<float>(int64_t target) {
+  return FLASHLANE_DISPATCH(MergeF32, target)();
+}
+template <>
+MergeEntry MergeStates<double>(int64_t target) {
+  return FLASHLANE_DISPATCH(MergeF64, target)();
+}
+template <>
+MergeEntry MergeStates<hwy::bfloat16_t>(int64_t target) {
+  return FLASHLANE_DISPATCH(MergeBF16, target)();
+}
+template <>
+MergeEntry MergeStates<hwy::float16_t>(int64_t target) {
+  return FLASHLANE_DISPATCH(MergeF16, target)();
+}
+
+}  // namespace flashlane::kernels
+#endif  // HWY_ONCE
