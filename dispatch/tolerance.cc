@@ -15,8 +15,7 @@ namespace {
 constexpr double kOracleFactor = 2.0;
 constexpr double kOutCap = 0x1p-7;
 constexpr double kLog2E = 1.4426950408889634;  // kernels may work in powers of two
-constexpr double kScoreSteps = 4.0;   // scale, softcap, ALiBi, bias; exp and log take their share
-constexpr double kRandomSteps = 2.0;  // its square root
+constexpr double kScoreSteps = 4.0;  // scale, softcap, ALiBi, bias; exp and log take their share
 
 std::int64_t KeysOf(const AttentionInputs& inputs, const AttentionParams& params,
                     std::int64_t batch) {

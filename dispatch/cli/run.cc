@@ -57,7 +57,10 @@ Status CheckOptions(const RunOptions& options, std::optional<DType>* dtype, Targ
   }
   const char* name = options.target.empty() ? nullptr : options.target.c_str();
   const Status status = ResolveTarget(name, target);
-  if (!status.ok()) return name != nullptr ? WithContext("--target", status) : status;
+  if (!status.ok()) {
+    // "target: ..." becomes the name of the flag.
+    return name != nullptr ? Status(status.code(), "--" + status.message()) : status;
+  }
   std::error_code error;
   if (std::filesystem::equivalent(options.input, options.output, error)) {
     return Status::InvalidArgument("--out: " + Quoted(options.output) + " is the input file");

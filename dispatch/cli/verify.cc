@@ -71,7 +71,7 @@ Status SelectTargets(const std::string& text, std::vector<std::string>* targets)
   for (const std::string& piece : SplitCommas(text)) {
     Target target;
     const Status status = ResolveTarget(piece.c_str(), &target);
-    if (!status.ok()) return WithContext("--target", status);
+    if (!status.ok()) return {status.code(), "--" + status.message()};
     AddOnce(std::string(target.name), targets);
   }
   return {};
