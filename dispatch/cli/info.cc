@@ -2,7 +2,6 @@
 #include <ostream>
 #include <string>
 #include <vector>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
