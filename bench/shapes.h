@@ -1,0 +1,86 @@
+// The shapes that are measured, by name. One that a kernel does not run yet is not here.
+#ifndef FLASHLANE_BENCH_SHAPES_H_
+#define FLASHLANE_BENCH_SHAPES_H_
+
+#include <cstdint>
+
+#include "flashlane/attention.h"
+
+namespace flashlane::bench {
+
+// What is measured of a shape beside F32 on the best target with one thread. Everything but kOracle
+// says only what runs without a filter.
+enum ShapeUse : unsigned {
+  kOracle = 1,  // short enough for the oracle
+  kEveryDType = 2,
+  kEveryTarget = 4,
+  kAllThreads = 8,
+};
+
+struct Shape {
+  const char* name;
+  int64_t batch;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t seqlen_q;
+  int64_t seqlen_k;
+  int64_t head_dim;
+  int64_t head_dim_v;
+  AttentionParams params;
+  unsigned use;  // of ShapeUse
+};
+
+inline AttentionParams Causal() {
+  AttentionParams params;
+  params.causal = true;
+  return params;
+}
+
+// The last tokens of a long prompt: query rows stand at the end of the keys.
+inline AttentionParams CausalAtEnd() {
+  AttentionParams params = Causal();
+  params.q_start = QStart::BottomRight();
+  return params;
+}
+
+inline AttentionParams CausalWindow(int64_t left) {
+  AttentionParams params = Causal();
+  params.window_size_left = left;
+  return params;
+}
+
+inline AttentionParams CausalSoftcap(double softcap) {
+  AttentionParams params = Causal();
+  params.softcap = softcap;
+  return params;
+}
+
+// clang-format off
+inline const Shape kShapes[] = {
+    // The targets of the design, and their causal or full twins.
+    //                  B   Hq Hkv     Sq     Sk    D   Dv
+    {"prefill_2k_gqa",  1, 32,  8,  2048,  2048, 128, 128, Causal(), kEveryDType | kAllThreads},
+    {"full_2k_gqa",     1, 32,  8,  2048,  2048, 128, 128, {}, kEveryDType},
+    {"full_2k_d64",     1,  8,  8,  2048,  2048,  64,  64, {}, kEveryDType | kEveryTarget},
+    {"causal_2k_d64",   1,  8,  8,  2048,  2048,  64,  64, Causal(), kEveryDType | kEveryTarget},
+    {"encoder_8x512",   8, 12, 12,   512,   512,  64,  64, {}, kAllThreads},
+    {"prefill_8k",      1,  4,  4,  8192,  8192, 128, 128, Causal(), 0},
+    // What servers do besides: a chunk of a long prompt, sliding windows, softcap (Gemma 2), heads
+    // of unlike width (multi-head latent attention), sizes that fit no block or vector.
+    {"chunk_128x8k",    1, 32,  8,   128,  8192, 128, 128, CausalAtEnd(), 0},
+    {"window_256_16k",  1,  8,  8, 16384, 16384,  64,  64, CausalWindow(255), 0},
+    {"softcap_1k_d256", 1,  8,  4,  1024,  1024, 256, 256, CausalSoftcap(50), 0},
+    {"mla_1k",          1, 16, 16,  1024,  1024, 192, 128, Causal(), 0},
+    {"odd_1000_d80",    1,  8,  8,  1000,  1000,  80,  80, {}, 0},
+    // What a call costs beside its arithmetic.
+    {"tiny_16x16",      1,  1,  1,    16,    16,  64,  64, {},
+     kOracle | kEveryDType | kAllThreads},
+    // Flash against the oracle; one head, so that the oracle needs less than a second in all dtypes
+    // but F16, which is emulated: 5 s.
+    {"naive_1k_d64",    1,  1,  1,  1024,  1024,  64,  64, {}, kOracle | kEveryTarget},
+};
+// clang-format on
+
+}  // namespace flashlane::bench
+
+#endif  // FLASHLANE_BENCH_SHAPES_H_
