@@ -236,7 +236,7 @@ void AddCase(std::vector<Row>* rows, const Case& test) {
 
 void AddAttention(std::vector<Row>* rows) {
   const int all_threads = threading::AvailableThreads();
-  for (const KernelRow& kernel : Registry()) {
+  for (const KernelRow& kernel : ForwardKernels()) {
     for (const Shape& shape : kShapes) {
       if (!kernel.vectorised) {
         if ((shape.use & kOracle) != 0) AddCase(rows, {&kernel, &shape, nullptr, 1});

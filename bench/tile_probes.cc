@@ -200,7 +200,8 @@ Part PackPart() {
   part.elements = static_cast<double>(kRows * kHeadDim);
   part.call = [from, to, args] {
     const kernels::Tile tile{0, 0, 0, kRows};
-    fk::TileRows<C>(args, tile).template PackQueries<T>(C(0.1), to.get());
+    fk::TileRows<C>(args, tile, fk::Sequence::Of(args, tile.batch))
+        .template PackQueries<T>(C(0.1), to.get());
     hwy::PreventElision(to[0]);
   };
   return part;
