@@ -200,7 +200,7 @@ Part PackPart() {
   part.elements = static_cast<double>(kRows * kHeadDim);
   part.call = [from, to, args] {
     const kernels::Tile tile{0, 0, 0, kRows};
-    fk::TileRows<C>(args, tile, fk::Sequence::Of(args, tile.batch))
+    fk::TileRows<C>(args, tile, kernels::Sequence::Of(args, tile.batch))
         .template PackQueries<T>(C(0.1), to.get());
     hwy::PreventElision(to[0]);
   };
