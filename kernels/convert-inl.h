@@ -52,18 +52,27 @@ HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
 template <typename T>
 inline constexpr bool kConvertsVectors = kHasF16Conversion || std::is_same_v<T, hwy::bfloat16_t>;
 
+// One vector of elements, promoted.
+template <typename T, class D = hn::ScalableTag<Compute<T>>>
+HWY_INLINE hn::Vec<D> LoadPromoted(D d, const T* from) {
+  if constexpr (!kPromotes<T>) {
+    return hn::LoadU(d, from);
+  } else if constexpr (kConvertsVectors<T>) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+  } else {
+    HWY_ALIGN Compute<T> elements[hn::MaxLanes(D())];
+    for (size_t i = 0; i < hn::Lanes(d); ++i) elements[i] = LoadScalar(from + i);
+    return hn::Load(d, elements);
+  }
+}
+
 // Promotes `count` elements; copies them where T is the compute type.
 template <typename T>
 HWY_INLINE void PromoteRow(const T* from, int64_t count, Compute<T>* to) {
+  const hn::ScalableTag<Compute<T>> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  if constexpr (kPromotes<T> && kConvertsVectors<T>) {
-    const hn::ScalableTag<float> df;
-    const hn::Rebind<T, decltype(df)> dt;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-    for (; i + lanes <= count; i += lanes) {
-      hn::StoreU(hn::PromoteTo(df, hn::LoadU(dt, from + i)), df, to + i);
-    }
-  }
+  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadPromoted(d, from + i), d, to + i);
   for (; i < count; ++i) to[i] = LoadScalar(from + i);
 }
 
@@ -87,11 +96,10 @@ HWY_INLINE MatrixRows<Compute<T>> PromoteRows(const Source& source, int64_t begi
 
 // f32 to bf16 to nearest even. In integers, because the conversion instructions of x86 flush
 // denormals.
-template <class DT, class V>
-HWY_INLINE void StoreRounded(DT /*dt*/, V x, hwy::bfloat16_t* to) {
-  const hn::Rebind<float, DT> df;
-  const hn::RebindToUnsigned<decltype(df)> du32;
-  const hn::Rebind<uint16_t, DT> du16;
+template <class D, class V>
+HWY_INLINE void StoreRounded(D /*d*/, V x, hwy::bfloat16_t* to) {
+  const hn::RebindToUnsigned<D> du32;
+  const hn::Rebind<uint16_t, D> du16;
   const auto bits = hn::BitCast(du32, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du32, 0x7FFF)), odd);
@@ -102,26 +110,33 @@ HWY_INLINE void StoreRounded(DT /*dt*/, V x, hwy::bfloat16_t* to) {
   hn::StoreU(hn::TruncateTo(du16, high), du16, reinterpret_cast<uint16_t*>(to));
 }
 
-template <class DT, class V>
-HWY_INLINE void StoreRounded(DT dt, V x, hwy::float16_t* to) {
-  hn::StoreU(hn::DemoteTo(dt, x), dt, to);
+template <class D, class V>
+HWY_INLINE void StoreRounded(D d, V x, hwy::float16_t* to) {
+  if constexpr (kHasF16Conversion) {
+    const hn::Rebind<hwy::float16_t, D> dt;
+    hn::StoreU(hn::DemoteTo(dt, x), dt, to);
+  } else {
+    HWY_ALIGN float elements[hn::MaxLanes(D())];
+    hn::Store(x, d, elements);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
+      to[i] = hwy::ConvertScalarTo<hwy::float16_t>(elements[i]);
+    }
+  }
+}
+
+template <class D, class V, typename C>
+HWY_INLINE void StoreRounded(D d, V x, C* to) {
+  hn::StoreU(x, d, to);
 }
 
 // Rounds `count` elements to T, to nearest even.
 template <typename T>
 HWY_INLINE void DemoteRow(const Compute<T>* from, int64_t count, T* to) {
+  const hn::ScalableTag<Compute<T>> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  if constexpr (!kPromotes<T>) {
-    for (; i < count; ++i) to[i] = from[i];
-  } else {
-    if constexpr (kConvertsVectors<T>) {
-      const hn::ScalableTag<float> df;
-      const hn::Rebind<T, decltype(df)> dt;
-      const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-      for (; i + lanes <= count; i += lanes) StoreRounded(dt, hn::LoadU(df, from + i), to + i);
-    }
-    for (; i < count; ++i) to[i] = hwy::ConvertScalarTo<T>(from[i]);
-  }
+  for (; i + lanes <= count; i += lanes) StoreRounded(d, hn::LoadU(d, from + i), to + i);
+  for (; i < count; ++i) to[i] = hwy::ConvertScalarTo<T>(from[i]);
 }
 
 }  // namespace HWY_NAMESPACE

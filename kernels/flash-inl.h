@@ -130,17 +130,20 @@ class FlashTile {
                               {k.data + skip * k.stride, k.stride},
                               {v.data + skip * v.stride, v.stride},
                               select};
-      switch (hwy::DivCeil(range.size(), static_cast<int64_t>(hn::Lanes(Tag<C>())))) {
-        case 1:
-          SweepPanel<kDomain, 1>(work);
-          break;
-        case 2:
-          SweepPanel<kDomain, 2>(work);
-          break;
-        default:
-          SweepPanel<kDomain, kPanelVectors>(work);
+      const int64_t vectors = hwy::DivCeil(range.size(), static_cast<int64_t>(hn::Lanes(Tag<C>())));
+      SweepVectors<kDomain, kPanelVectors>(vectors, work);
+    }
+  }
+
+  // The instance of SweepPanel for this number of vectors, at most kVecs.
+  template <Domain kDomain, size_t kVecs>
+  void SweepVectors(int64_t vectors, const PanelStep<C>& work) {
+    if constexpr (kVecs > 1) {
+      if (vectors < static_cast<int64_t>(kVecs)) {
+        return SweepVectors<kDomain, kVecs - 1>(vectors, work);
       }
     }
+    SweepPanel<kDomain, kVecs>(work);
   }
 
   // One panel of rows against the keys of one block that any of them sees.
@@ -192,33 +195,15 @@ class FlashTile {
                             scratch_.suspect + panel * kRows};
       if (!only_suspects) suspects |= rows_.MarkSuspects(range, sums);
       rows_.template JoinSinks<T>(range, sums, kDomain == Domain::kExact ? C{1} : C(kLog2E));
-      C* o = scratch_.o + panel * args_.head_dim_v * kRows;
-      NormalisePanel(sums, o);
-      for (int64_t r = range.begin; r < range.end; ++r) {
+      rows_.template StoreOut<T>(range, sums, scratch_.o + panel * args_.head_dim_v * kRows,
+                                 only_suspects);
+      for (int64_t r = range.begin; args_.lse != nullptr && r < range.end; ++r) {
         const int64_t lane = r - range.begin;
         if (only_suspects && !sums.suspect[lane]) continue;
-        for (int64_t i = 0; i < args_.head_dim_v; ++i) scratch_.row[i] = o[i * kRows + lane];
-        DemoteRow(scratch_.row, args_.head_dim_v, rows_.template OutRow<T>(r));
         rows_.template StoreLse<T>(r, LseOf<kDomain>(sums.m[lane], sums.l[lane]));
       }
     }
     return suspects;
-  }
-
-  // O := O * scale / l; rows without any weight become 0.
-  void NormalisePanel(const RowSums<C>& sums, C* o) {
-    const Tag<C> d;
-    const size_t lanes = hn::Lanes(d);
-    for (size_t v = 0; v < kPanelVectors; ++v) {
-      const auto l = hn::Load(d, sums.l + v * lanes);
-      const auto scale = hn::Load(d, sums.scale + v * lanes);
-      const auto empty = hn::Eq(l, hn::Zero(d));
-      for (int64_t i = 0; i < args_.head_dim_v; ++i) {
-        C* at = o + i * kRows + static_cast<int64_t>(v * lanes);
-        const auto out = hn::Div(hn::Mul(hn::Load(d, at), scale), l);
-        hn::Store(hn::IfThenZeroElse(empty, out), d, at);
-      }
-    }
   }
 
   template <Domain kDomain>

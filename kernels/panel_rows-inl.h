@@ -21,6 +21,7 @@
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
 #include "kernels/tile_matmul-inl.h"
+#include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
@@ -85,7 +86,6 @@ class FlashScratch {
     scale = Carve<C>(kRows);
     lane_a = Carve<C>(kRows);
     lane_b = Carve<C>(kRows);
-    row = Carve<C>(args.head_dim_v);
     if (promotes) {
       promoted_k = Carve<C>(block_k * args.head_dim);
       promoted_v = Carve<C>(block_k * args.head_dim_v);
@@ -110,7 +110,6 @@ class FlashScratch {
   C* scale = nullptr;          // [kPanelRows]
   C* lane_a = nullptr;         // [kPanelRows]: first visible key, or ALiBi slope
   C* lane_b = nullptr;         // [kPanelRows]: last visible key, or position
-  C* row = nullptr;            // [head_dim_v]
   C* promoted_k = nullptr;     // [block_k][head_dim]
   C* promoted_v = nullptr;     // [block_k][head_dim_v]
 
@@ -153,17 +152,35 @@ class TileRows {
     return mask_.VisibleToAll(Query(range.begin), Query(range.end - 1) + 1);
   }
 
-  // Q^T of every panel, times `fold`; lanes without a row are 0.
+  // Q^T of every panel, times `fold`. Lanes beyond the last row of a vector repeat it.
   template <typename T>
   void PackQueries(C fold, C* packed) const {
+    const Tag<C> d;
+    const auto factor = hn::Set(d, fold);
     for (int64_t panel = 0; panel < num_panels(); ++panel) {
       const PanelRange range = Range(panel);
       C* to = packed + panel * args_.head_dim * kRows;
-      if (range.size() < kRows) std::fill(to, to + args_.head_dim * kRows, C{0});
-      for (int64_t r = range.begin; r < range.end; ++r) {
-        const T* from = RowPointer<const T>(args_.q, args_.q_strides, r);
-        C* lane = to + (r - range.begin);
-        for (int64_t i = 0; i < args_.head_dim; ++i) lane[i * kRows] = LoadScalar(from + i) * fold;
+      for (int64_t lane = 0; lane < range.size(); lane += kLanes) {
+        const T* rows[kLanes];  // missing rows repeat the last; their lanes are never looked at
+        for (int64_t i = 0; i < kLanes; ++i) {
+          rows[i] = RowPointer<const T>(args_.q, args_.q_strides,
+                                        std::min(range.begin + lane + i, range.end - 1));
+        }
+        int64_t at = 0;
+        for (; at + kLanes <= args_.head_dim; at += kLanes) {
+          hn::Vec<Tag<C>> v[kLanes];
+          HWY_UNROLL(16)
+          for (int64_t i = 0; i < kLanes; ++i)
+            v[i] = hn::Mul(LoadPromoted(d, rows[i] + at), factor);
+          Transpose(d, v);
+          HWY_UNROLL(16)
+          for (int64_t i = 0; i < kLanes; ++i) hn::Store(v[i], d, to + (at + i) * kRows + lane);
+        }
+        for (; at < args_.head_dim; ++at) {
+          for (int64_t i = 0; i < kLanes; ++i) {
+            to[at * kRows + lane + i] = LoadScalar(rows[i] + at) * fold;
+          }
+        }
       }
     }
   }
@@ -240,9 +257,40 @@ class TileRows {
     }
   }
 
+  // Stores O * scale / l (0 for rows without any weight) of the panel's rows, or of the suspects
+  // only.
   template <typename T>
-  T* OutRow(int64_t r) const {
-    return RowPointer<T>(args_.out, args_.out_strides, r);
+  void StoreOut(const PanelRange& range, const RowSums<C>& sums, const C* o,
+                bool only_suspects) const {
+    const Tag<C> d;
+    for (int64_t lane = 0; lane < range.size(); lane += kLanes) {
+      const int64_t rows = std::min(kLanes, range.size() - lane);
+      const auto l = hn::Load(d, sums.l + lane);
+      const auto scale = hn::Load(d, sums.scale + lane);
+      const auto empty = hn::Eq(l, hn::Zero(d));
+      const auto row_at = [&](const C* from) HWY_ATTR {
+        return hn::IfThenZeroElse(empty, hn::Div(hn::Mul(hn::Load(d, from), scale), l));
+      };
+      int64_t at = 0;
+      for (; at + kLanes <= args_.head_dim_v; at += kLanes) {
+        hn::Vec<Tag<C>> v[kLanes];
+        HWY_UNROLL(16)
+        for (int64_t i = 0; i < kLanes; ++i) v[i] = row_at(o + (at + i) * kRows + lane);
+        Transpose(d, v);
+        for (int64_t i = 0; i < rows; ++i) {
+          if (only_suspects && !sums.suspect[lane + i]) continue;
+          StoreRounded(d, v[i], OutRow<T>(range.begin + lane + i) + at);
+        }
+      }
+      for (; at < args_.head_dim_v; ++at) {
+        HWY_ALIGN C column[kLanes];
+        hn::Store(row_at(o + at * kRows + lane), d, column);
+        for (int64_t i = 0; i < rows; ++i) {
+          if (only_suspects && !sums.suspect[lane + i]) continue;
+          OutRow<T>(range.begin + lane + i)[at] = hwy::ConvertScalarTo<T>(column[i]);
+        }
+      }
+    }
   }
 
   template <typename T>
@@ -253,6 +301,12 @@ class TileRows {
 
  private:
   static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
+  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<C>()));
+
+  template <typename T>
+  T* OutRow(int64_t r) const {
+    return RowPointer<T>(args_.out, args_.out_strides, r);
+  }
 
   int64_t Query(int64_t r) const { return group_ == 1 ? r : r / group_; }
   int64_t Head(int64_t r) const { return tile_.kv_head * group_ + (r - Query(r) * group_); }
