@@ -105,6 +105,39 @@ TEST_P(AttentionTest, EveryBroadcastOfBiasAndMask) {
   }
 }
 
+// Inputs broadcast by stride 0 are what they would be written out.
+TEST_P(AttentionTest, BroadcastInputs) {
+  ProblemSpec spec = Shape(9, 40, 12);
+  spec.batch = 3;
+  spec.num_heads = 4;
+  spec.num_kv_heads = 2;
+  Problem written(spec, GetParam());
+  Problem broadcast = written;
+  const auto copy_first = [&](OwnedTensor& tensor, bool heads) {
+    for (int64_t b = 0; b < tensor.view.shape[0]; ++b) {
+      for (int64_t h = 0; h < tensor.view.shape[1]; ++h) {
+        for (int64_t row = 0; row < tensor.view.shape[2]; ++row) {
+          for (int64_t d = 0; d < tensor.view.shape[3]; ++d) {
+            tensor.Set({b, h, row, d}, tensor.At({0, heads ? 0 : h, row, d}));
+          }
+        }
+      }
+    }
+  };
+  copy_first(written.q, true);
+  copy_first(written.k, false);
+  copy_first(written.v, true);
+  broadcast.q.view.strides[0] = broadcast.q.view.strides[1] = 0;
+  broadcast.k.view.strides[0] = 0;
+  broadcast.v.view.strides[0] = broadcast.v.view.strides[1] = 0;
+  for (const RunCase& run : AllRuns()) {
+    if (run.dtype != GetParam()) continue;
+    const Result expected = written.Run(run.Options());
+    ASSERT_TRUE(expected.status.ok()) << expected.status.message();
+    EXPECT_EQ(broadcast.Run(run.Options()).bits, expected.bits) << NameOf(run);
+  }
+}
+
 // Any combination of parameters, layouts and shapes.
 ProblemSpec RandomSpec(std::mt19937_64& random) {
   const auto upto = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
