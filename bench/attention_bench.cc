@@ -9,7 +9,8 @@
 // what dispatch chooses. Counters:
 //   gflops         2 (D + Dv) flops per visible pair of query and key, median of the kept groups
 //   gbs            q, k, v and out once, in GB/s
-//   peak_fraction  of the multiply-adds that this many cores do in registers on the same target
+//   peak_fraction  of the multiply-adds that this many cores do in registers on the same target;
+//                  _min: of the worst kept group
 //   tile_fraction  what the L1-hot register tile reached of the same peak
 //   kept, groups   groups whose probes found a quiet core, and all groups
 // and peaks/<what>: the probes themselves, the median and the maximum of their readings.
@@ -208,6 +209,7 @@ RowResult MeasureAttention(const Case& test, double seconds) {
   result.counters = {{"gflops", workload.work / comparison.seconds * 1e-9},
                      {"gbs", operands.bytes() / comparison.seconds * 1e-9},
                      {"peak_fraction", comparison.fraction},
+                     {"peak_fraction_min", comparison.fraction_min},
                      {"tile_fraction", comparison.tile_fraction},
                      {"kept", comparison.kept},
                      {"groups", comparison.groups}};

@@ -63,13 +63,27 @@ Group Evaluate(const Workload& workload, double seconds, const Yardstick::Readin
   return group;
 }
 
-template <typename Member>
-double MedianOf(const std::vector<Group>& groups, bool kept_only, Member member) {
-  std::vector<double> values;
-  for (const Group& group : groups) {
-    if (group.kept || !kept_only) values.push_back(group.*member);
-  }
-  return Median(std::move(values));
+Comparison Summarise(std::vector<Group> groups) {
+  Comparison result;
+  result.groups = static_cast<int>(groups.size());
+  const auto kept_end =
+      std::partition(groups.begin(), groups.end(), [](const Group& group) { return group.kept; });
+  result.kept = static_cast<int>(kept_end - groups.begin());
+  if (result.kept > 0) groups.erase(kept_end, groups.end());
+  const auto median = [&groups](double Group::*member) {
+    std::vector<double> values;
+    for (const Group& group : groups) values.push_back(group.*member);
+    return Median(std::move(values));
+  };
+  result.seconds = median(&Group::seconds);
+  result.peak = median(&Group::peak);
+  result.fraction = median(&Group::fraction);
+  result.tile_fraction = median(&Group::tile_fraction);
+  result.fraction_min =
+      std::min_element(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+        return a.fraction < b.fraction;
+      })->fraction;
+  return result;
 }
 
 }  // namespace
@@ -149,14 +163,7 @@ Comparison CompareWithPeak(const Workload& workload, const Yardstick& yardstick,
     if (groups.size() < kMinGroups || elapsed < seconds) continue;
     if (kept >= kMinKept || elapsed >= kMaxPatience * seconds) break;
   }
-  Comparison result;
-  result.kept = kept;
-  result.groups = static_cast<int>(groups.size());
-  result.seconds = MedianOf(groups, kept > 0, &Group::seconds);
-  result.peak = MedianOf(groups, kept > 0, &Group::peak);
-  result.fraction = MedianOf(groups, kept > 0, &Group::fraction);
-  result.tile_fraction = MedianOf(groups, kept > 0, &Group::tile_fraction);
-  return result;
+  return Summarise(std::move(groups));
 }
 
 }  // namespace flashlane::bench

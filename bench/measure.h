@@ -67,6 +67,7 @@ struct Comparison {
   double seconds = 0;        // of one call
   double peak = 0;           // work per second of the peak probe
   double fraction = 0;       // rate of the calls / peak
+  double fraction_min = 0;   // the smallest instead of the median
   double tile_fraction = 0;  // rate of the tile probe / peak
   int kept = 0;
   int groups = 0;

@@ -3,7 +3,7 @@
 //   tile_bench                                            all rows, within three minutes
 //   tile_bench --benchmark_filter=tile/softmax/f32/AVX2   (more options: rows.h)
 //
-// Rows: tile/<part>/<TARGET>, head size 128.
+// Rows: tile/<part>/<TARGET>; head size 128 unless said.
 //   multiply_*  one register tile with operands in L1, by layout of the left operand (row_major: K;
 //               depth_major: V), rows and vectors of accumulators
 //   panel_*     Q K^T, P V, and both with the softmax between, on blocks in L2 as in the kernel

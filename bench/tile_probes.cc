@@ -33,9 +33,9 @@ inline constexpr int64_t kPanel = static_cast<int64_t>(fk::kPanelRows<C>);
 template <typename C>
 inline constexpr Precision kPrecision =
     std::is_same_v<C, double> ? Precision::kF64 : Precision::kF32;
-template <typename C>
+template <typename C, int64_t kWidth = kHeadDim>
 inline constexpr kernels::FlashBlocks kBlocks =
-    kernels::ChooseFlashBlocks(kHeadDim, kHeadDim, kPanel<C>, static_cast<int64_t>(sizeof(C)));
+    kernels::ChooseFlashBlocks(kWidth, kWidth, kPanel<C>, static_cast<int64_t>(sizeof(C)));
 
 template <typename C>
 std::shared_ptr<C[]> Filled(int64_t count, C value) {
@@ -82,22 +82,22 @@ Part TilePart() {
 
 // ---- whole panels, which come from L2 as they do in the kernel
 
-template <typename C>
+template <typename C, int64_t kWidth>
 struct PanelMemory {
-  static constexpr int64_t kCount = kBlocks<C>.block_q / kPanel<C>;
-  static constexpr int64_t kKeys = kBlocks<C>.block_k;
+  static constexpr int64_t kCount = kBlocks<C, kWidth>.block_q / kPanel<C>;
+  static constexpr int64_t kKeys = kBlocks<C, kWidth>.block_k;
 
-  std::shared_ptr<C[]> k = Filled<C>(kKeys * kHeadDim, C(0.01));
-  std::shared_ptr<C[]> v = Filled<C>(kKeys * kHeadDim, C(0.01));
-  std::shared_ptr<C[]> q = Filled<C>(kCount * kHeadDim * kPanel<C>, C(0.01));
-  std::shared_ptr<C[]> o = Filled<C>(kCount * kHeadDim * kPanel<C>, C(0));
+  std::shared_ptr<C[]> k = Filled<C>(kKeys * kWidth, C(0.01));
+  std::shared_ptr<C[]> v = Filled<C>(kKeys * kWidth, C(0.01));
+  std::shared_ptr<C[]> q = Filled<C>(kCount * kWidth * kPanel<C>, C(0.01));
+  std::shared_ptr<C[]> o = Filled<C>(kCount * kWidth * kPanel<C>, C(0));
   std::shared_ptr<C[]> scores = Filled<C>(kKeys * kPanel<C>, C(0.01));
   std::shared_ptr<C[]> m = Filled<C>(kCount * kPanel<C>, C(0));
   std::shared_ptr<C[]> l = Filled<C>(kCount * kPanel<C>, C(0));
   std::shared_ptr<C[]> scale = Filled<C>(kPanel<C>, C(1));
 
   void MultiplyQK(int64_t panel) const {
-    const int64_t width = Opaque(kHeadDim);
+    const int64_t width = Opaque(kWidth);
     const fk::Product<C> product{k.get(), width,        q.get() + panel * width * kPanel<C>,
                                  width,   scores.get(), nullptr};
     fk::MultiplyPanel<fk::LeftLayout::kRowMajor, fk::kPanelVectors>(product, Opaque(kKeys),
@@ -109,7 +109,7 @@ struct PanelMemory {
     fk::SoftmaxPanel<fk::Domain::kFast, fk::kPanelVectors>(state, Opaque(kKeys), scores.get());
   }
   void MultiplyPV(int64_t panel) const {
-    const int64_t width = Opaque(kHeadDim);
+    const int64_t width = Opaque(kWidth);
     const fk::Product<C> product{
         v.get(), width, scores.get(), Opaque(kKeys), o.get() + panel * width * kPanel<C>, nullptr};
     fk::MultiplyPanel<fk::LeftLayout::kDepthMajor, fk::kPanelVectors>(product, width,
@@ -119,9 +119,9 @@ struct PanelMemory {
   static double Scores() { return static_cast<double>(kCount * kPanel<C> * kKeys); }
 };
 
-template <typename C, class Step>
+template <typename C, int64_t kWidth, class Step>
 Part PanelPart(double flops_per_score, Step step) {
-  const PanelMemory<C> memory;
+  const PanelMemory<C, kWidth> memory;
   Part part;
   part.precision = kPrecision<C>;
   part.flops = flops_per_score * memory.Scores();
@@ -132,22 +132,24 @@ Part PanelPart(double flops_per_score, Step step) {
   return part;
 }
 
-template <typename C>
+template <typename C, int64_t kWidth>
 Part QKPart() {
-  return PanelPart<C>(2.0 * kHeadDim, [](const auto& memory, int64_t p) { memory.MultiplyQK(p); });
+  return PanelPart<C, kWidth>(2.0 * kWidth,
+                              [](const auto& memory, int64_t p) { memory.MultiplyQK(p); });
 }
-template <typename C>
+template <typename C, int64_t kWidth>
 Part PVPart() {
-  return PanelPart<C>(2.0 * kHeadDim, [](const auto& memory, int64_t p) { memory.MultiplyPV(p); });
+  return PanelPart<C, kWidth>(2.0 * kWidth,
+                              [](const auto& memory, int64_t p) { memory.MultiplyPV(p); });
 }
 template <typename C>
 Part SoftmaxPart() {
-  return PanelPart<C>(0, [](const auto& memory, int64_t p) { memory.Softmax(p); });
+  return PanelPart<C, kHeadDim>(0, [](const auto& memory, int64_t p) { memory.Softmax(p); });
 }
 // The inner loop of the kernel, without masks: what is lost beyond this is lost between blocks.
-template <typename C>
+template <typename C, int64_t kWidth>
 Part StepPart() {
-  return PanelPart<C>(4.0 * kHeadDim, [](const auto& memory, int64_t p) {
+  return PanelPart<C, kWidth>(4.0 * kWidth, [](const auto& memory, int64_t p) {
     memory.MultiplyQK(p);
     memory.Softmax(p);
     memory.MultiplyPV(p);
@@ -261,14 +263,20 @@ void AddTiles(const std::string& layout, std::vector<PartMaker>* parts) {
   parts->push_back({name + "/rows:1" + full, &TilePart<kLayout, 1, fk::kPanelVectors, C>});
 }
 
+template <typename C, int64_t kWidth>
+void AddPanels(const std::string& suffix, std::vector<PartMaker>* parts) {
+  parts->push_back({"panel_qk" + suffix, &QKPart<C, kWidth>});
+  parts->push_back({"panel_pv" + suffix, &PVPart<C, kWidth>});
+  parts->push_back({"panel_step" + suffix, &StepPart<C, kWidth>});
+}
+
 template <typename C>
 void AddComputeType(std::vector<PartMaker>* parts) {
   const std::string type = sizeof(C) == 8 ? "/f64" : "/f32";
   AddTiles<C, fk::LeftLayout::kRowMajor>("row_major", parts);
   AddTiles<C, fk::LeftLayout::kDepthMajor>("depth_major", parts);
-  parts->push_back({"panel_qk" + type, &QKPart<C>});
-  parts->push_back({"panel_pv" + type, &PVPart<C>});
-  parts->push_back({"panel_step" + type, &StepPart<C>});
+  AddPanels<C, 64>(type + "/d:64", parts);
+  AddPanels<C, 128>(type + "/d:128", parts);
   parts->push_back({"exp2" + type, &Exp2Part<C>});
   parts->push_back({"softmax" + type, &SoftmaxPart<C>});
   parts->push_back({"pack_q" + type, &PackPart<C>});
