@@ -12,10 +12,6 @@
 namespace flashlane {
 namespace {
 
-Status Invalid(const char* name, const std::string& rest) {
-  return Status::InvalidArgument(std::string(name) + ": " + rest);
-}
-
 std::string Of(const char* what, int64_t value) {
   return std::string(what) + " " + std::to_string(value);
 }
@@ -35,12 +31,6 @@ Status CheckDim(const NamedView& operand, int dim, const char* what, int64_t wan
   if (have == want) return {};
   return Invalid(operand.name, Of(what, have) + " is not " + std::to_string(want) + " (shape " +
                                    ShapeString(operand.view) + ")");
-}
-
-Status CheckDType(const NamedView& operand, DType want, const char* whose) {
-  if (operand.view.dtype == want) return {};
-  return Invalid(operand.name, std::string("dtype ") + DTypeName(operand.view.dtype) + " is not " +
-                                   DTypeName(want) + whose);
 }
 
 Status CheckQkv(const AttentionInputs& in) {

@@ -8,10 +8,6 @@
 namespace flashlane {
 namespace {
 
-Status Invalid(const char* name, const std::string& rest) {
-  return Status::InvalidArgument(std::string(name) + ": " + rest);
-}
-
 // The first dimensions of `operand` are those of `model`.
 Status CheckSameShape(const NamedView& operand, const NamedView& model) {
   for (int d = 0; d < operand.view.rank; ++d) {
@@ -21,12 +17,6 @@ Status CheckSameShape(const NamedView& operand, const NamedView& model) {
     }
   }
   return {};
-}
-
-Status CheckDType(const NamedView& operand, DType want) {
-  if (operand.view.dtype == want) return {};
-  return Invalid(operand.name, std::string("dtype ") + DTypeName(operand.view.dtype) + " is not " +
-                                   DTypeName(want));
 }
 
 }  // namespace

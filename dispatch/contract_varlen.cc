@@ -11,10 +11,6 @@
 namespace flashlane {
 namespace {
 
-Status Invalid(const char* name, const std::string& rest) {
-  return Status::InvalidArgument(std::string(name) + ": " + rest);
-}
-
 // [total, heads, width] as [1, heads, total, width]; [heads, total] as [1, heads, total].
 template <typename View>
 View WithBatch(const View& view) {

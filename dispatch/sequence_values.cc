@@ -3,13 +3,6 @@
 #include <string>
 
 namespace flashlane {
-namespace {
-
-Status Invalid(const char* name, const std::string& rest) {
-  return Status::InvalidArgument(std::string(name) + ": " + rest);
-}
-
-}  // namespace
 
 kernels::SequenceValues SequenceValuesOf(const ConstTensorView& view, int64_t value) {
   using Type = kernels::SequenceValues::Type;

@@ -68,18 +68,37 @@ Status CheckSizes(const NamedView& operand) {
   bool empty = false;
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] < 0) {
-      return Status::InvalidArgument(std::string(operand.name) + ": shape " + ShapeString(view) +
-                                     " has a negative size");
+      return Invalid(operand.name, "shape " + ShapeString(view) + " has a negative size");
     }
     empty = empty || view.shape[d] == 0;
   }
   for (int d = 0; d < view.rank && !empty; ++d) {
     if (__builtin_mul_overflow(elements, view.shape[d], &elements) || elements > kMaxBytes / 8) {
-      return Status::InvalidArgument(std::string(operand.name) + ": shape " + ShapeString(view) +
-                                     " has more elements than memory can hold");
+      return Invalid(operand.name,
+                     "shape " + ShapeString(view) + " has more elements than memory can hold");
     }
   }
   return {};
+}
+
+// The rule that the stride of dimension d breaks; null if none. Adds the dimension's reach to
+// `extent`.
+const char* BrokenStrideRule(const ConstTensorView& view, int d, Inner inner, int64_t* extent) {
+  const int64_t stride = view.strides[d];
+  const bool innermost = d == view.rank - 1;
+  if (stride < 0) return " is negative";
+  if (innermost && inner == Inner::kUnit && stride != 1) {
+    return " is not 1: the innermost dimension must be dense";
+  }
+  if (innermost && inner == Inner::kUnitOrBroadcast && stride > 1) {
+    return " is neither 1 nor 0 (broadcast)";
+  }
+  int64_t span = 0;
+  if (__builtin_mul_overflow(view.shape[d] - 1, stride, &span) ||
+      __builtin_add_overflow(*extent, span, extent) || *extent > kMaxBytes / 8) {
+    return " reaches beyond any address";
+  }
+  return nullptr;
 }
 
 Status CheckStrides(const NamedView& operand, Inner inner) {
@@ -87,27 +106,25 @@ Status CheckStrides(const NamedView& operand, Inner inner) {
   int64_t extent = 0;
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] <= 1) continue;
-    const int64_t stride = view.strides[d];
-    const bool innermost = d == view.rank - 1;
-    const std::string what = std::string(operand.name) + ": stride " + std::to_string(stride) +
-                             " of dimension " + std::to_string(d);
-    if (stride < 0) return Status::InvalidArgument(what + " is negative");
-    if (innermost && inner == Inner::kUnit && stride != 1) {
-      return Status::InvalidArgument(what + " is not 1: the innermost dimension must be dense");
-    }
-    if (innermost && inner == Inner::kUnitOrBroadcast && stride > 1) {
-      return Status::InvalidArgument(what + " is neither 1 nor 0 (broadcast)");
-    }
-    int64_t span = 0;
-    if (__builtin_mul_overflow(view.shape[d] - 1, stride, &span) ||
-        __builtin_add_overflow(extent, span, &extent) || extent > kMaxBytes / 8) {
-      return Status::InvalidArgument(what + " reaches beyond any address");
+    if (const char* rule = BrokenStrideRule(view, d, inner, &extent)) {
+      return Invalid(operand.name, "stride " + std::to_string(view.strides[d]) + " of dimension " +
+                                       std::to_string(d) + rule);
     }
   }
   return {};
 }
 
 }  // namespace
+
+Status Invalid(const char* name, const std::string& rule) {
+  return Status::InvalidArgument(std::string(name) + ": " + rule);
+}
+
+Status CheckDType(const NamedView& operand, DType want, const char* whose) {
+  if (operand.view.dtype == want) return {};
+  return Invalid(operand.name, std::string("dtype ") + DTypeName(operand.view.dtype) + " is not " +
+                                   DTypeName(want) + whose);
+}
 
 std::string ShapeString(const ConstTensorView& view) {
   std::string text = "[";
@@ -126,20 +143,19 @@ int64_t NumElements(const ConstTensorView& view) {
 Status CheckView(const NamedView& operand, int rank, Inner inner) {
   const ConstTensorView& view = operand.view;
   if (view.rank != rank) {
-    return Status::InvalidArgument(std::string(operand.name) + ": rank " +
-                                   std::to_string(view.rank) + " is not " + std::to_string(rank));
+    return Invalid(operand.name,
+                   "rank " + std::to_string(view.rank) + " is not " + std::to_string(rank));
   }
   if (Status status = CheckSizes(operand); !status.ok()) return status;
   if (NumElements(view) == 0) return {};
   if (Status status = CheckStrides(operand, inner); !status.ok()) return status;
   if (view.data == nullptr) {
-    return Status::InvalidArgument(std::string(operand.name) + ": data is null but the shape " +
-                                   ShapeString(view) + " has elements");
+    return Invalid(operand.name,
+                   "data is null but the shape " + ShapeString(view) + " has elements");
   }
   if (reinterpret_cast<std::uintptr_t>(view.data) % DTypeSize(view.dtype) != 0) {
-    return Status::InvalidArgument(std::string(operand.name) +
-                                   ": data is not aligned to its element of " +
-                                   std::to_string(DTypeSize(view.dtype)) + " bytes");
+    return Invalid(operand.name, "data is not aligned to its element of " +
+                                     std::to_string(DTypeSize(view.dtype)) + " bytes");
   }
   return {};
 }
@@ -150,9 +166,8 @@ Status CheckOutputView(const NamedView& operand, int rank, Inner inner) {
   const Dims dims = SortedDims(operand.view);
   for (int d = 0; d < dims.count; ++d) {
     if (dims.dim[d].stride < Extent(dims, d)) {
-      return Status::InvalidArgument(std::string(operand.name) + ": stride " +
-                                     std::to_string(dims.dim[d].stride) +
-                                     " makes elements of an output overlap");
+      return Invalid(operand.name, "stride " + std::to_string(dims.dim[d].stride) +
+                                       " makes elements of an output overlap");
     }
   }
   return {};
@@ -186,7 +201,7 @@ Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& o
     return output.view.present() && other.view.present() && MayOverlap(output.view, other.view);
   };
   const auto refuse = [](const NamedView& output, const NamedView& other) {
-    return Status::InvalidArgument(std::string(output.name) + ": shares memory with " + other.name);
+    return Invalid(output.name, std::string("shares memory with ") + other.name);
   };
   for (const NamedView& input : inputs) {
     if (shares(out, input)) return refuse(out, input);

@@ -24,6 +24,12 @@ struct NamedView {
   ConstTensorView view;
 };
 
+// InvalidArgument: "name: rule".
+Status Invalid(const char* name, const std::string& rule);
+
+// `whose` completes the message: "k: dtype F64 is not F32, q's dtype".
+Status CheckDType(const NamedView& operand, DType want, const char* whose = "");
+
 enum class Inner { kUnit, kUnitOrBroadcast, kAny };
 
 // Sizes >= 0; strides >= 0 (of dimensions with more than one element) and the innermost as `inner`
