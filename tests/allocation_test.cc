@@ -1,0 +1,75 @@
+// A warm call allocates nothing. Its own program, for it replaces operator new.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "flashlane/attention.h"
+#include "flashlane/info.h"
+
+namespace {
+std::atomic<long> allocations{0};
+
+void* Allocate(std::size_t size, std::size_t alignment) {
+  ++allocations;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, size) != 0) throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+void* operator new(std::size_t size) { return Allocate(size, sizeof(void*) * 2); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return Allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace flashlane {
+namespace {
+
+TEST(AllocationTest, AWarmCallAllocatesNothing) {
+  std::vector<float> q(2 * 4 * 300 * 16, 0.1f), out(q.size()), lse(2 * 4 * 300);
+  const std::vector<int> cu_seqlens = {0, 100, 100, 600};
+  AttentionInputs inputs;
+  inputs.q = inputs.k = inputs.v = ConstTensorView(q.data(), DType::kF32, {2, 4, 300, 16});
+  AttentionOutputs outputs;
+  outputs.out = TensorView(out.data(), DType::kF32, {2, 4, 300, 16});
+  outputs.lse = TensorView(lse.data(), DType::kF32, {2, 4, 300});
+  VarlenInputs packed;
+  packed.q = packed.k = packed.v = ConstTensorView(q.data(), DType::kF32, {600, 4, 16});
+  packed.cu_seqlens_q = packed.cu_seqlens_k = ConstTensorView(cu_seqlens.data(), DType::kI32, {4});
+  AttentionOutputs packed_outputs;
+  packed_outputs.out = TensorView(out.data(), DType::kF32, {600, 4, 16});
+  AttentionParams params;
+  params.causal = true;
+  const std::vector<std::string> targets = SupportedTargets();
+  for (const std::string& target : targets) {
+    ExecOptions options;
+    options.target = target.c_str();
+    options.num_threads = 1;  // oneTBB allocates as it likes; threading_memory_test looks at that
+    const auto call = [&] {
+      const bool one = Attention(inputs, params, outputs, options).ok();
+      return AttentionVarlen(packed, params, packed_outputs, options).ok() && one;
+    };
+    ASSERT_TRUE(call());
+    const long before = allocations;
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
+    EXPECT_EQ(allocations - before, 0) << target;
+  }
+}
+
+// The count counts: a refused call builds a message.
+TEST(AllocationTest, ARefusedCallIsSeenToAllocate) {
+  const long before = allocations;
+  EXPECT_FALSE(Attention({}, {}, {}).ok());
+  EXPECT_GT(allocations - before, 0);
+}
+
+}  // namespace
+}  // namespace flashlane
