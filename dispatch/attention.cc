@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <exception>
 #include <limits>
 #include <string>
 #include <system_error>
@@ -96,17 +95,17 @@ Status OverFlops(uint64_t flops, const ExecOptions& options) {
                                            ", above " + std::to_string(options.max_flops)};
 }
 
-Status CheckBudget(const kernels::ForwardArgs& args, const kernels::TilePlan& plan, int threads,
+Status CheckBudget(const kernels::ForwardArgs& args, const kernels::TilePlan& plan, int64_t workers,
                    const ExecOptions& options) {
   if (options.max_flops != std::numeric_limits<uint64_t>::max()) {
     const uint64_t flops = ForwardFlops(args);
     if (flops > options.max_flops) return OverFlops(flops, options);
   }
-  const uint64_t scratch = plan.scratch_bytes * static_cast<uint64_t>(threads);
+  const uint64_t scratch = SaturatingProduct(plan.scratch_bytes, static_cast<uint64_t>(workers));
   if (scratch > options.max_scratch_bytes) {
     return {StatusCode::kBudgetExceeded, "max_scratch_bytes: the call needs " +
                                              std::to_string(scratch) + " (" +
-                                             std::to_string(threads) + " threads), above " +
+                                             std::to_string(workers) + " workers), above " +
                                              std::to_string(options.max_scratch_bytes)};
   }
   return {};
@@ -118,8 +117,14 @@ int64_t NumQueries(const kernels::ForwardArgs& args) {
                                            : args.batch * args.seqlen_q;
 }
 
+struct Resources {
+  kernels::TilePlan plan;
+  int threads;
+};
+
 Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& args,
-                const kernels::TilePlan& plan, int threads) {
+                const Resources& resources, const ExecOptions& options) {
+  const auto& [plan, threads] = resources;
   // Of unequal sequences, as many as there would be if all were as long as the longest.
   const int64_t sequences = NumQueries(args) / std::max<int64_t>(args.seqlen_q, 1);
   const threading::TileShape shape{args.seqlen_q * args.group(), plan.block_rows, plan.row_granule,
@@ -132,11 +137,13 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
   }
   const TileGrid grid(args, threading::RowsPerTile(shape, threads),
                       static_cast<int64_t*>(tiles_before.data()));
+  const int64_t workers = std::min<int64_t>(threads, grid.size());
+  if (Status status = CheckBudget(args, plan, workers, options); !status.ok()) return status;
+
   threading::Partition partition;
-  if (threads == 1) {
-    // One task, whatever its cost.
+  if (workers <= 1) {
     partition.Cut(
-        1, [](int64_t) noexcept { return uint64_t{1}; }, 1);
+        1, [](int64_t) noexcept { return uint64_t{1}; }, 1);  // one task, whatever its cost
   } else {
     partition.Cut(
         grid.size(), [&](int64_t unit) noexcept { return TileCost(args, grid[unit]); },
@@ -144,11 +151,11 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
   }
   const auto tasks = partition.tasks();
   const auto run = [&](int64_t task, void* scratch) noexcept {
-    const int64_t end = threads == 1 ? grid.size() : tasks[task].end;
+    const int64_t end = workers <= 1 ? grid.size() : tasks[task].end;
     for (int64_t unit = tasks[task].begin; unit < end; ++unit) entry.run(args, grid[unit], scratch);
   };
-  const threading::ParallelOptions options{threads, plan.scratch_bytes};
-  if (threading::ParallelFor(static_cast<int64_t>(tasks.size()), options, run)) return {};
+  const threading::ParallelOptions parallel{threads, plan.scratch_bytes};
+  if (threading::ParallelFor(static_cast<int64_t>(tasks.size()), parallel, run)) return {};
   return {StatusCode::kOutOfMemory,
           "scratch: " + std::to_string(plan.scratch_bytes) + " bytes could not be allocated"};
 }
@@ -173,9 +180,14 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
   Target target;
   if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
   const KernelRow* row = FindKernel(options.kernel, dtype);
-  if (row == nullptr || row->forward == nullptr) {
+  if (row == nullptr) {
     return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel) +
                                " is no attention kernel for dtype " + DTypeName(dtype));
+  }
+  if (options.accumulator > Accumulator::kF64) {
+    return Status::InvalidArgument(
+        "accumulator: " + std::to_string(static_cast<int>(options.accumulator)) +
+        " is not one of kInput, kF32, kF64");
   }
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
@@ -185,9 +197,8 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
 
   const kernels::ForwardEntry entry = row->forward(target.bit);
   const kernels::TilePlan plan = entry.plan(args);
-  if (Status status = CheckBudget(args, plan, threads, options); !status.ok()) return status;
   if (DebugLogEnabled()) LogChoice(*row, target, plan, threads);
-  return RunTiles(entry, args, plan, threads);
+  return RunTiles(entry, args, {plan, threads}, options);
 }
 
 // Only building a message or a list can throw, and only before any output is touched.
@@ -195,7 +206,7 @@ template <typename Function>
 Status WithoutThrowing(const Function& function) noexcept {
   try {
     return function();
-  } catch (const std::exception&) {
+  } catch (...) {
     return {StatusCode::kOutOfMemory, {}};
   }
 }
@@ -209,11 +220,11 @@ Status RunMerge(const kernels::MergeArgs& args, const PartialAttention& a,
   const uint64_t flops = MergeFlops(args, a.out.shape[0]);
   if (flops > options.max_flops) return OverFlops(flops, options);
 
-  const kernels::MergeEntry entry =
-      FindKernel(Kernel::kMergeStates, a.out.dtype)->merge(target.bit);
+  const kernels::MergeEntry entry = FindMerge(a.out.dtype)->merge(target.bit);
   const int64_t rows = a.out.shape[0] * args.num_heads * args.seqlen_q;
   // Rows are alike: as many tasks as are worth spawning.
-  const auto worthwhile = static_cast<int64_t>(flops / kMinTaskCost);
+  const auto worthwhile =
+      static_cast<int64_t>(SaturatingProduct(flops / 3, kMergeElementCost) / kMinTaskCost);
   const int64_t tasks = std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(rows, 1));
   const auto run = [&](int64_t task, void*) noexcept {
     entry.run(args, rows * task / tasks, rows * (task + 1) / tasks);

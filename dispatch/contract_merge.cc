@@ -1,5 +1,6 @@
 // The rules and the resolution of MergeStates.
 
+#include <algorithm>
 #include <string>
 
 #include "dispatch/contract.h"
@@ -17,6 +18,13 @@ Status CheckSameShape(const NamedView& operand, const NamedView& model) {
     }
   }
   return {};
+}
+
+// Whether the two views are one and the same.
+bool SameView(const ConstTensorView& x, const ConstTensorView& y) {
+  return x.data == y.data && x.dtype == y.dtype && x.rank == y.rank &&
+         std::equal(x.shape, x.shape + x.rank, y.shape) &&
+         std::equal(x.strides, x.strides + x.rank, y.strides);
 }
 
 }  // namespace
@@ -49,8 +57,16 @@ Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
     if (Status s = CheckDType(lse, lse_dtype); !s.ok()) return s;
     if (Status s = CheckSameShape(lse, model); !s.ok()) return s;
   }
-  return CheckDisjoint({{"out_a", a.out}, {"lse_a", a.lse}, {"out_b", b.out}, {"lse_b", b.lse}},
-                       out, lse);
+  // Rows are independent and read before they are written, so a side may be its own output.
+  const bool into_a =
+      SameView(out.view, a.out) && (!lse.view.present() || SameView(lse.view, a.lse));
+  const bool into_b =
+      SameView(out.view, b.out) && (!lse.view.present() || SameView(lse.view, b.lse));
+  const NamedView none{"", {}};
+  return CheckDisjoint(
+      {into_a ? none : NamedView{"out_a", a.out}, into_a ? none : NamedView{"lse_a", a.lse},
+       into_b ? none : NamedView{"out_b", b.out}, into_b ? none : NamedView{"lse_b", b.lse}},
+      out, lse);
 }
 
 kernels::MergeArgs ResolveMerge(const PartialAttention& a, const PartialAttention& b,

@@ -8,11 +8,6 @@
 namespace flashlane {
 namespace {
 
-uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
-  uint64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<uint64_t>::max() : product;
-}
-
 uint64_t SaturatingSum(uint64_t a, uint64_t b) {
   uint64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<uint64_t>::max() : sum;
@@ -37,6 +32,11 @@ uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_
 }
 
 }  // namespace
+
+uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<uint64_t>::max() : product;
+}
 
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
   const int64_t group = args.group();

@@ -10,13 +10,18 @@
 
 namespace flashlane {
 
+uint64_t SaturatingProduct(uint64_t a, uint64_t b);
+
 // Floating-point operations of the two products over visible pairs, 2 (D + Dv) each; the boolean
 // mask and -inf biases are not looked at. Saturates at the largest uint64.
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 uint64_t ForwardFlops(const kernels::ForwardArgs& args);
 
-// Of MergeStates over `batch` sequences: three per element; memory is what it costs.
+// Of MergeStates over `batch` sequences: three per element. What it costs is memory:
+// kMergeElementCost in the unit of TileCost, from 0.5 ns per element (two loads and a store of four
+// bytes each).
 uint64_t MergeFlops(const kernels::MergeArgs& args, int64_t batch);
+inline constexpr uint64_t kMergeElementCost = 25;
 
 // What cutting balances: the flops, and for every row the packing of q and the store of out, which
 // cost about as much as kRowOverheadFlops flops per element.

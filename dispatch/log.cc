@@ -3,8 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <exception>
 #include <memory>
+#include <string>
 
 #include "dispatch/environment.h"
 
@@ -18,9 +18,11 @@ std::shared_ptr<spdlog::logger> MakeLogger() {
     auto logger = std::make_shared<spdlog::logger>(
         "flashlane", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     const std::string& level = Environment::Get().log_level;
+    // spdlog's own handler would write to stderr.
+    logger->set_error_handler([](const std::string&) {});
     logger->set_level(level.empty() ? spdlog::level::off : spdlog::level::from_str(level));
     return logger;
-  } catch (const std::exception&) {
+  } catch (...) {
     return nullptr;  // a library that cannot log still computes
   }
 }
@@ -38,7 +40,10 @@ bool DebugLogEnabled() noexcept {
 }
 
 void LogDebug(const std::string& message) noexcept {
-  if (spdlog::logger* logger = Logger()) logger->debug("{}", message);
+  try {
+    if (spdlog::logger* logger = Logger()) logger->debug("{}", message);
+  } catch (...) {  // from an application's sink; it may not reach the caller
+  }
 }
 
 }  // namespace flashlane

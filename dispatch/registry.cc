@@ -23,7 +23,7 @@ constexpr KernelRow NaiveRow(DType dtype) {
 }
 template <typename T>
 constexpr KernelRow MergeRow(DType dtype) {
-  return {Kernel::kMergeStates, "merge_states", dtype, true, nullptr, &kernels::MergeStates<T>};
+  return {Kernel(), "merge_states", dtype, true, nullptr, &kernels::MergeStates<T>};
 }
 
 // Forward kernels first.
@@ -53,14 +53,21 @@ std::span<const KernelRow> ForwardKernels() {
 }
 
 const KernelRow* FindKernel(Kernel kernel, DType dtype) {
-  for (const KernelRow& row : kRows) {
+  for (const KernelRow& row : ForwardKernels()) {
     if (row.kernel == kernel && row.dtype == dtype) return &row;
   }
   return nullptr;
 }
 
-const char* KernelName(Kernel kernel) {
+const KernelRow* FindMerge(DType dtype) {
   for (const KernelRow& row : kRows) {
+    if (row.merge != nullptr && row.dtype == dtype) return &row;
+  }
+  return nullptr;
+}
+
+const char* KernelName(Kernel kernel) {
+  for (const KernelRow& row : ForwardKernels()) {
     if (row.kernel == kernel) return row.name;
   }
   return "?";

@@ -12,7 +12,7 @@
 namespace flashlane {
 
 struct KernelRow {
-  Kernel kernel;
+  Kernel kernel;  // of forward rows
   const char* name;
   DType dtype;
   bool vectorised;  // the entry differs per target
@@ -26,8 +26,9 @@ std::span<const KernelRow> Registry();
 // The rows that compute attention: kernels x dtypes to compare with each other.
 std::span<const KernelRow> ForwardKernels();
 
-// Null where there is no such row.
+// The forward row, or the row of MergeStates; null where there is none.
 const KernelRow* FindKernel(Kernel kernel, DType dtype);
+const KernelRow* FindMerge(DType dtype);
 
 // "attention_flash" and the like; "?" for a value that is no kernel.
 const char* KernelName(Kernel kernel);

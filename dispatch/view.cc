@@ -135,6 +135,9 @@ std::string ShapeString(const ConstTensorView& view) {
 }
 
 int64_t NumElements(const ConstTensorView& view) {
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] == 0) return 0;  // whatever the others are; their product may overflow
+  }
   int64_t elements = 1;
   for (int d = 0; d < view.rank; ++d) elements *= view.shape[d];
   return elements;
@@ -142,9 +145,16 @@ int64_t NumElements(const ConstTensorView& view) {
 
 Status CheckView(const NamedView& operand, int rank, Inner inner) {
   const ConstTensorView& view = operand.view;
+  if (view.rank == kStridesMismatch) {
+    return Invalid(operand.name, "the numbers of sizes and strides differ");
+  }
   if (view.rank != rank) {
     return Invalid(operand.name,
                    "rank " + std::to_string(view.rank) + " is not " + std::to_string(rank));
+  }
+  if (DTypeSize(view.dtype) == 0) {
+    return Invalid(operand.name, "dtype " + std::to_string(static_cast<int>(view.dtype)) +
+                                     " is not an element type");
   }
   if (Status status = CheckSizes(operand); !status.ok()) return status;
   if (NumElements(view) == 0) return {};
@@ -211,7 +221,7 @@ Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& o
 }
 
 int64_t StrideOf(const ConstTensorView& view, int dim) {
-  return view.shape[dim] > 1 ? view.strides[dim] : 0;
+  return view.shape[dim] > 1 && NumElements(view) > 0 ? view.strides[dim] : 0;
 }
 
 kernels::RowStrides RowStridesOf(const ConstTensorView& view) {

@@ -48,8 +48,8 @@ bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
 Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
                      const NamedView& lse);
 
-// 0 for dimensions with one element: their stride is never used, and a caller may leave anything
-// there.
+// 0 for dimensions with one element and for empty views: those strides are never used, and a caller
+// may leave anything there.
 int64_t StrideOf(const ConstTensorView& view, int dim);
 kernels::RowStrides RowStridesOf(const ConstTensorView& view);
 

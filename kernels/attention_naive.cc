@@ -130,7 +130,7 @@ class RowOracle {
 
   // Masked keys are not read at all; a bias of -inf masks too, whatever the key holds.
   void ScoreKeys() {
-    any_visible_ = false;
+    any_weight_ = false;
     max_ = static_cast<Acc>(-kInf);
     for (int64_t j = 0; j < k_len_; ++j) {
       scores_[j] = static_cast<Acc>(-kInf);
@@ -139,24 +139,27 @@ class RowOracle {
           static_cast<double>(Load(args_.bias, ScoreIndex(args_.bias, j))) == -kInf) {
         continue;
       }
-      any_visible_ = true;
       scores_[j] = Score(j);
+      any_weight_ = any_weight_ || static_cast<double>(scores_[j]) != -kInf;
       if (max_ < scores_[j]) max_ = scores_[j];
     }
   }
 
+  // Masked, or of score -inf.
+  bool IsHidden(int64_t j) const { return static_cast<double>(scores_[j]) == -kInf; }
+
   void NormaliseAndStore() {
     Acc sink{};
-    const bool has_sink = args_.sinks.data != nullptr && any_visible_;
+    const bool has_sink = args_.sinks.data != nullptr && any_weight_;
     if (has_sink) {
       sink = Load(args_.sinks, row_.head * args_.sinks.stride);
       if (max_ < sink) max_ = sink;
     }
     Acc sum{};
     for (int64_t j = 0; j < k_len_; ++j) {
-      // -inf weighs nothing; without this a row of nothing but -inf would be -inf - -inf = NaN.
-      const bool weightless = static_cast<double>(scores_[j]) == -kInf;
-      scores_[j] = weightless ? Acc{} : Exp(scores_[j] - max_);
+      // -inf weighs nothing, and -inf - -inf would be NaN. Such keys keep their -inf as a mark.
+      if (IsHidden(j)) continue;
+      scores_[j] = Exp(scores_[j] - max_);
       sum = sum + scores_[j];
     }
     if (has_sink && static_cast<double>(sink) != -kInf) sum = sum + Exp(sink - max_);
@@ -173,8 +176,7 @@ class RowOracle {
     for (int64_t d = 0; d < args_.head_dim_v; ++d) {
       Acc acc{};
       for (int64_t j = 0; j < k_len_ && !empty; ++j) {
-        // A key of weight exactly 0 contributes nothing, whatever bytes its value holds.
-        if (static_cast<double>(scores_[j]) == 0.0) continue;
+        if (IsHidden(j)) continue;  // contributes nothing, whatever bytes its value holds
         acc = acc + scores_[j] * To<T, Acc>(v[j * args_.v_strides.row + d]);
       }
       out[d] = FromDouble<T>(empty ? 0.0 : static_cast<double>(acc / sum));
@@ -197,7 +199,7 @@ class RowOracle {
   Acc* const scores_;
   const int64_t k_len_;
   const int64_t position_;
-  bool any_visible_ = false;
+  bool any_weight_ = false;
   Acc max_{};
 };
 

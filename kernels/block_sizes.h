@@ -38,9 +38,9 @@ constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, in
   return {rows / panel_rows * panel_rows, kBlockK};
 }
 
-// Rescale a row's accumulators only when its maximum has grown by more than this many powers of
-// two: until then p <= 2^8, which costs an f32 sum no precision and saves most of the
-// multiplications.
+// In the fast domain, rescale a row's accumulators only when its maximum has grown by more than
+// this many powers of two: until then p <= 2^8, which costs an f32 sum no precision and saves most
+// of the multiplications. Should O overflow by it, the row is computed again in the exact domain.
 inline constexpr double kRescaleThresholdLog2 = 8.0;
 
 }  // namespace flashlane::kernels

@@ -28,6 +28,8 @@
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
 #include "kernels/panel_rows-inl.h"
+#include "kernels/panel_store-inl.h"
+#include "kernels/panel_terms-inl.h"
 #include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,17 +43,25 @@ template <typename C>
 HWY_NOINLINE bool AnyNonFinite(const MatrixRows<C>& rows, int64_t num_rows, int64_t width) {
   const Tag<C> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto zeros = hn::Zero(d);  // becomes NaN by any 0 * NaN or 0 * inf, and stays NaN
+  // 0 * NaN and 0 * inf are NaN, and a sum stays NaN. Four sums, for the latency of a multiply-add.
+  hn::Vec<Tag<C>> zeros[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
   C tail = 0;
   for (int64_t j = 0; j < num_rows; ++j) {
     const C* row = rows.data + j * rows.stride;
     int64_t i = 0;
+    for (; i + 4 * lanes <= width; i += 4 * lanes) {
+      HWY_UNROLL(4)
+      for (int64_t u = 0; u < 4; ++u) {
+        zeros[u] = hn::MulAdd(hn::LoadU(d, row + i + u * lanes), hn::Zero(d), zeros[u]);
+      }
+    }
     for (; i + lanes <= width; i += lanes) {
-      zeros = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), zeros);
+      zeros[0] = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), zeros[0]);
     }
     for (; i < width; ++i) tail += row[i] * C{0};
   }
-  return !hn::AllTrue(d, hn::Eq(zeros, hn::Zero(d))) || tail != C{0};
+  const auto sum = hn::Add(hn::Add(zeros[0], zeros[1]), hn::Add(zeros[2], zeros[3]));
+  return !hn::AllTrue(d, hn::Eq(sum, hn::Zero(d))) || tail != C{0};
 }
 
 template <typename T, class Source>
@@ -77,8 +87,9 @@ class FlashTile {
     Sweep<Domain::kFast>();
     const bool suspects = StoreRows<Domain::kFast>(/*only_suspects=*/false);
     if (suspects) {
-      // A score left the range of the fast domain, or is NaN or infinite in either. Only those rows
-      // are stored again, so that no row's bits depend on its neighbours.
+      // A row left the range of the fast domain (scores times log2(e), weights up to the rescale
+      // threshold), or is not finite in either. Only those rows are stored again, so that no row's
+      // bits depend on its neighbours.
       Sweep<Domain::kExact>();
       StoreRows<Domain::kExact>(/*only_suspects=*/true);
     }
@@ -88,8 +99,10 @@ class FlashTile {
   static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
 
   bool NeedsExactDomain() const {
-    // Outside these bounds folding the scale into q could lose q to underflow or overflow.
-    constexpr double kMinScale = 1.0 / 65536, kMaxScale = 65536;
+    // Below, folding the scale into q could lose q to underflow. Above, where scale * log2(e) > 1,
+    // a score could overflow to -inf, which looks like a masked one, although it is finite in
+    // itself.
+    constexpr double kMinScale = 1.0 / 65536, kMaxScale = kLn2;
     const double scale = std::fabs(args_.softmax_scale);
     return args_.softcap != 0.0 || args_.alibi_slopes.data != nullptr ||
            args_.bias.data != nullptr || args_.mask.data != nullptr ||
@@ -158,14 +171,18 @@ class FlashTile {
         Product<C>{work.k.data, work.k.stride, q, args_.head_dim, scratch_.scores, nullptr}, keys,
         Accumulate::kNothing);
     if constexpr (kDomain == Domain::kExact) {
-      ApplyScoreTerms<kVecs>(rows_.template Terms<T>(work, scratch_), keys, scratch_.scores);
+      const PanelTerms<T> terms(args_, rows_, scratch_);
+      ApplyScoreTerms<kVecs>(terms.Fill(work), keys, scratch_.scores);
     }
     MaskPanel<kVecs>(work);
+    if (HWY_UNLIKELY(work.select)) {
+      std::copy(scratch_.scores, scratch_.scores + keys * kRows, scratch_.additive);
+    }
     const bool rescaled = SoftmaxPanel<kDomain, kVecs>(state, keys, scratch_.scores);
     const Product<C> product{work.v.data, work.v.stride, scratch_.scores, keys, o, scratch_.scale};
     const Accumulate accumulate = rescaled ? Accumulate::kScaled : Accumulate::kOld;
     if (HWY_UNLIKELY(work.select)) {
-      MultiplyPanelSelecting<kVecs>(product, args_.head_dim_v, accumulate);
+      MultiplyPanelSelecting<kVecs>(product, scratch_.additive, args_.head_dim_v, accumulate);
     } else {
       MultiplyPanel<LeftLayout::kDepthMajor, kVecs>(product, args_.head_dim_v, accumulate);
     }
@@ -184,34 +201,22 @@ class FlashTile {
     ApplyRowLimits<kVecs>(limits, end - first, work.keys.size(), scratch_.scores);
   }
 
-  // Divides, transposes and stores out and lse. Returns whether any row is suspect: its maximum or
-  // its sum is not finite although it sees keys. Fast-domain suspects are marked in scratch.
+  // Divides, transposes and stores out and lse. Returns whether a row is suspect: it sees keys, yet
+  // its maximum, its sum or its out is not finite.
   template <Domain kDomain>
   bool StoreRows(bool only_suspects) {
     bool suspects = false;
     for (int64_t panel = 0; panel < rows_.num_panels(); ++panel) {
-      const PanelRange range = rows_.Range(panel);
       const RowSums<C> sums{scratch_.m + panel * kRows, scratch_.l + panel * kRows, scratch_.scale,
                             scratch_.suspect + panel * kRows};
-      if (!only_suspects) suspects |= rows_.MarkSuspects(range, sums);
-      rows_.template JoinSinks<T>(range, sums, kDomain == Domain::kExact ? C{1} : C(kLog2E));
-      rows_.template StoreOut<T>(range, sums, scratch_.o + panel * args_.head_dim_v * kRows,
-                                 only_suspects);
-      for (int64_t r = range.begin; args_.lse != nullptr && r < range.end; ++r) {
-        const int64_t lane = r - range.begin;
-        if (only_suspects && !sums.suspect[lane]) continue;
-        rows_.template StoreLse<T>(r, LseOf<kDomain>(sums.m[lane], sums.l[lane]));
-      }
+      const PanelStore<T> store(args_, rows_, rows_.Range(panel), sums);
+      if (!only_suspects) store.MarkSuspects();
+      store.Finish(kDomain == Domain::kExact ? 1.0 : kLn2);
+      store.StoreOut(scratch_.o + panel * args_.head_dim_v * kRows, only_suspects);
+      store.StoreLse(only_suspects);
+      suspects = suspects || store.AnySuspect();
     }
     return suspects;
-  }
-
-  template <Domain kDomain>
-  static C LseOf(C m, C l) {
-    if (l == C{0}) return -kInfinity<C>;
-    return kDomain == Domain::kExact
-               ? m + std::log(l)
-               : static_cast<C>((static_cast<double>(m) * kLn2)) + std::log(l);
   }
 
   const ForwardArgs& args_;

@@ -66,39 +66,50 @@ HWY_INLINE void MergeRow(const T* x, const T* y, const MergeWeights<Compute<T>>&
   }
 }
 
+// The two may be the same row.
+template <typename T>
+void CopyRow(const T* from, int64_t count, T* to) {
+  if (from != to) std::copy(from, from + count, to);
+}
+
+// Where a row stands.
+struct RowIndex {
+  int64_t batch, head, query;
+};
+
 template <typename P, typename Void>
-HWY_INLINE P* At(Void* data, const RowStrides& strides, int64_t row, const MergeArgs& args) {
-  const int64_t i = row % args.seqlen_q;
-  const int64_t head = row / args.seqlen_q;
-  return static_cast<P*>(data) + head / args.num_heads * strides.batch +
-         head % args.num_heads * strides.head + i * strides.row;
+HWY_INLINE P* At(Void* data, const RowStrides& strides, const RowIndex& row) {
+  return static_cast<P*>(data) + row.batch * strides.batch + row.head * strides.head +
+         row.query * strides.row;
 }
 
 template <typename T>
 void RunMerge(const MergeArgs& args, int64_t row_begin, int64_t row_end) {
   using C = Compute<T>;  // also the type of lse
   constexpr C kEmpty = -std::numeric_limits<C>::infinity();
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const T* out_a = At<const T>(args.a.out, args.a.out_strides, row, args);
-    const T* out_b = At<const T>(args.b.out, args.b.out_strides, row, args);
-    const C lse_a = *At<const C>(args.a.lse, args.a.lse_strides, row, args);
-    const C lse_b = *At<const C>(args.b.lse, args.b.lse_strides, row, args);
-    T* out = At<T>(args.out, args.out_strides, row, args);
+  for (int64_t r = row_begin; r < row_end; ++r) {
+    const int64_t head = r / args.seqlen_q;
+    const RowIndex row{head / args.num_heads, head % args.num_heads, r % args.seqlen_q};
+    const T* out_a = At<const T>(args.a.out, args.a.out_strides, row);
+    const T* out_b = At<const T>(args.b.out, args.b.out_strides, row);
+    const C lse_a = *At<const C>(args.a.lse, args.a.lse_strides, row);
+    const C lse_b = *At<const C>(args.b.lse, args.b.lse_strides, row);
+    T* out = At<T>(args.out, args.out_strides, row);
     C lse = kEmpty;
     if (lse_a == kEmpty && lse_b == kEmpty) {
       std::fill(out, out + args.head_dim_v, T());
     } else if (lse_b == kEmpty) {
-      std::copy(out_a, out_a + args.head_dim_v, out);
+      CopyRow(out_a, args.head_dim_v, out);
       lse = lse_a;
     } else if (lse_a == kEmpty) {
-      std::copy(out_b, out_b + args.head_dim_v, out);
+      CopyRow(out_b, args.head_dim_v, out);
       lse = lse_b;
     } else {
       const MergeWeights<C> weights = WeightsOf(lse_a, lse_b);
       MergeRow(out_a, out_b, weights, args.head_dim_v, out);
       lse = weights.lse;
     }
-    if (args.lse != nullptr) *At<C>(args.lse, args.lse_strides, row, args) = lse;
+    if (args.lse != nullptr) *At<C>(args.lse, args.lse_strides, row) = lse;
   }
 }
 

@@ -99,12 +99,13 @@ HWY_INLINE V WeightExp2(D d, V x) {
 // What changes scores between the product and the softmax, per panel.
 template <typename C>
 struct ScoreTerms {
-  C scale;                         // softmax_scale
-  C softcap;                       // 0 = off
-  const C* slopes = nullptr;       // [kPanelRows], null = no ALiBi
-  const C* row_offsets = nullptr;  // [kPanelRows]: position of the row minus `origin`
-  C first_key = 0;                 // position of the panel's first key minus `origin`
-  const C* additive = nullptr;     // [keys][kPanelRows]: bias, -inf where masked; null = none
+  C scale;                    // softmax_scale
+  C softcap;                  // 0 = off
+  const C* slopes = nullptr;  // [kPanelRows], null = no ALiBi
+  const C* row_offsets =
+      nullptr;                  // [kPanelRows]: position of the row minus that of the panel's first
+  C first_key = 0;              // position of the first key minus that of the first row
+  const C* additive = nullptr;  // [keys][kPanelRows]: bias, -inf where masked; null = none
 };
 
 // Keys of a panel that each row sees, as offsets from the panel's first key: first <= key < last.
@@ -121,13 +122,13 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
   const Tag<C> d;
   const size_t lanes = hn::Lanes(d);
   const auto minus_inf = hn::Set(d, -kInfinity<C>);
-  const C inverse_cap = terms.softcap == 0 ? C{0} : C{1} / terms.softcap;
+  const auto softcap = hn::Set(d, terms.softcap);
   for (int64_t j = 0; j < keys; ++j) {
     for (size_t v = 0; v < kVecs; ++v) {
       C* at = scores + j * static_cast<int64_t>(kPanelRows<C>) + v * lanes;
       auto s = hn::Mul(hn::Load(d, at), hn::Set(d, terms.scale));
       if (terms.softcap != 0) {
-        s = hn::Mul(hn::Set(d, terms.softcap), hn::Tanh(d, hn::Mul(s, hn::Set(d, inverse_cap))));
+        s = hn::Mul(softcap, hn::Tanh(d, hn::Div(s, softcap)));
       }
       if (terms.slopes != nullptr) {
         const auto delta = hn::Sub(hn::Set(d, terms.first_key + static_cast<C>(j)),
@@ -180,8 +181,9 @@ HWY_NOINLINE bool SoftmaxPanel(const PanelState<C>& state, int64_t keys, C* scor
   constexpr int64_t kStride = static_cast<int64_t>(kPanelRows<C>);
   const V minus_inf = hn::Set(d, -kInfinity<C>);
   const V log2e = hn::Set(d, static_cast<C>(kLog2E));
+  // The exact domain keeps weights at most 1, so that O has all of the range.
   const V threshold =
-      hn::Set(d, static_cast<C>(kRescaleThresholdLog2 * (kDomain == Domain::kExact ? kLn2 : 1.0)));
+      hn::Set(d, kDomain == Domain::kExact ? C{0} : static_cast<C>(kRescaleThresholdLog2));
 
   V max[kVecs];
   for (size_t v = 0; v < kVecs; ++v) max[v] = minus_inf;

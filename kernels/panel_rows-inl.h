@@ -1,5 +1,5 @@
-// The rows of a tile: which query each lane of a panel is, what it sees, where its operands and its
-// results live; and the scratch of a tile.
+// The rows of a tile: which query each lane of a panel is, what it sees, where its operands live;
+// and the scratch of a tile.
 
 #if defined(FLASHLANE_KERNELS_PANEL_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_PANEL_ROWS_INL_H_
@@ -53,15 +53,6 @@ struct PanelStep {
   bool select;  // v holds a NaN or an infinity: masked keys must be left out, not multiplied by 0
 };
 
-// Per-lane results of a panel; each array [kPanelRows].
-template <typename C>
-struct RowSums {
-  C* m;
-  C* l;
-  C* scale;          // what O is multiplied by before the division
-  uint8_t* suspect;  // the row must be computed in the exact domain
-};
-
 // Everything a tile needs, carved from one aligned allocation. With a null base it only measures.
 template <typename C>
 class FlashScratch {
@@ -81,8 +72,7 @@ class FlashScratch {
     l = Carve<C>(rows);
     suspect = Carve<uint8_t>(rows);
     scores = Carve<C>(block_k * kRows);
-    if (args.bias.data != nullptr || args.mask.data != nullptr)
-      additive = Carve<C>(block_k * kRows);
+    additive = Carve<C>(block_k * kRows);
     scale = Carve<C>(kRows);
     lane_a = Carve<C>(kRows);
     lane_b = Carve<C>(kRows);
@@ -106,12 +96,13 @@ class FlashScratch {
   C* l = nullptr;              // [rows]
   uint8_t* suspect = nullptr;  // [rows]
   C* scores = nullptr;         // [block_k][kPanelRows]: S, then P
-  C* additive = nullptr;       // [block_k][kPanelRows]: bias and mask of the panel
-  C* scale = nullptr;          // [kPanelRows]
-  C* lane_a = nullptr;         // [kPanelRows]: first visible key, or ALiBi slope
-  C* lane_b = nullptr;         // [kPanelRows]: last visible key, or position
-  C* promoted_k = nullptr;     // [block_k][head_dim]
-  C* promoted_v = nullptr;     // [block_k][head_dim_v]
+  C* additive =
+      nullptr;          // [block_k][kPanelRows]: bias and mask; a copy of S where V needs selection
+  C* scale = nullptr;   // [kPanelRows]
+  C* lane_a = nullptr;  // [kPanelRows]: first visible key, or ALiBi slope
+  C* lane_b = nullptr;  // [kPanelRows]: last visible key, or position
+  C* promoted_k = nullptr;  // [block_k][head_dim]
+  C* promoted_v = nullptr;  // [block_k][head_dim_v]
 
  private:
   template <typename U>
@@ -199,167 +190,32 @@ class TileRows {
     return {scratch.lane_a, scratch.lane_b};
   }
 
-  // Fills the per-lane and per-score terms for the keys of `work`.
-  template <typename T>
-  ScoreTerms<C> Terms(const PanelStep<C>& work, const FlashScratch<C>& scratch) const {
-    ScoreTerms<C> terms;
-    terms.scale = static_cast<C>(args_.softmax_scale);
-    terms.softcap = static_cast<C>(args_.softcap);
-    if (args_.alibi_slopes.data != nullptr) {
-      const int64_t first_query = Query(work.range.begin);
-      std::fill(scratch.lane_a, scratch.lane_a + kRows, C{0});
-      std::fill(scratch.lane_b, scratch.lane_b + kRows, C{0});
-      for (int64_t r = work.range.begin; r < work.range.end; ++r) {
-        const int64_t lane = r - work.range.begin;
-        scratch.lane_a[lane] =
-            LoadOperand<T>(args_.alibi_slopes, Head(r) * args_.alibi_slopes.stride);
-        scratch.lane_b[lane] = static_cast<C>(Query(r) - first_query);
-      }
-      terms.slopes = scratch.lane_a;
-      terms.row_offsets = scratch.lane_b;
-      terms.first_key = static_cast<C>(work.keys.begin - (mask_.q_start + first_query));
-    }
-    if (scratch.additive != nullptr) {
-      FillAdditive<T>(work, scratch.additive);
-      terms.additive = scratch.additive;
-    }
-    return terms;
-  }
+  int64_t q_start() const { return mask_.q_start; }
+  bool SeesAKey(int64_t r) const { return !mask_.Visible(Query(r)).empty(); }
 
-  // Marks rows that see keys yet have no finite maximum and positive sum.
-  bool MarkSuspects(const PanelRange& range, const RowSums<C>& sums) const {
-    bool any = false;
-    for (int64_t r = range.begin; r < range.end; ++r) {
-      const int64_t lane = r - range.begin;
-      const bool fine =
-          std::isfinite(sums.m[lane]) && sums.l[lane] > C{0} && std::isfinite(sums.l[lane]);
-      sums.suspect[lane] = !fine && !mask_.Visible(Query(r)).empty();
-      any |= sums.suspect[lane] != 0;
-    }
-    return any;
-  }
-
-  // Lets the sinks join m and l; `unit` converts a natural score to the domain's. Rows whose keys
-  // weigh nothing stay empty. Without sinks the scale is 1.
-  template <typename T>
-  void JoinSinks(const PanelRange& range, const RowSums<C>& sums, C unit) const {
-    std::fill(sums.scale, sums.scale + kRows, C{1});
-    if (args_.sinks.data == nullptr) return;
-    for (int64_t r = range.begin; r < range.end; ++r) {
-      const int64_t lane = r - range.begin;
-      if (sums.l[lane] == C{0}) continue;
-      const C sink = LoadOperand<T>(args_.sinks, Head(r) * args_.sinks.stride) * unit;
-      const C m = std::max(sums.m[lane], sink);
-      const C to_log2 = static_cast<C>(kLog2E) / unit;  // domain unit to powers of two
-      sums.scale[lane] = std::exp2((sums.m[lane] - m) * to_log2);
-      sums.l[lane] = sums.l[lane] * sums.scale[lane] + std::exp2((sink - m) * to_log2);
-      sums.m[lane] = m;
-    }
-  }
-
-  // Stores O * scale / l (0 for rows without any weight) of the panel's rows, or of the suspects
-  // only.
-  template <typename T>
-  void StoreOut(const PanelRange& range, const RowSums<C>& sums, const C* o,
-                bool only_suspects) const {
-    const Tag<C> d;
-    for (int64_t lane = 0; lane < range.size(); lane += kLanes) {
-      const int64_t rows = std::min(kLanes, range.size() - lane);
-      const auto l = hn::Load(d, sums.l + lane);
-      const auto scale = hn::Load(d, sums.scale + lane);
-      const auto empty = hn::Eq(l, hn::Zero(d));
-      const auto row_at = [&](const C* from) HWY_ATTR {
-        return hn::IfThenZeroElse(empty, hn::Div(hn::Mul(hn::Load(d, from), scale), l));
-      };
-      int64_t at = 0;
-      for (; at + kLanes <= args_.head_dim_v; at += kLanes) {
-        hn::Vec<Tag<C>> v[kLanes];
-        HWY_UNROLL(16)
-        for (int64_t i = 0; i < kLanes; ++i) v[i] = row_at(o + (at + i) * kRows + lane);
-        Transpose(d, v);
-        for (int64_t i = 0; i < rows; ++i) {
-          if (only_suspects && !sums.suspect[lane + i]) continue;
-          StoreRounded(d, v[i], OutRow<T>(range.begin + lane + i) + at);
-        }
-      }
-      for (; at < args_.head_dim_v; ++at) {
-        HWY_ALIGN C column[kLanes];
-        hn::Store(row_at(o + at * kRows + lane), d, column);
-        for (int64_t i = 0; i < rows; ++i) {
-          if (only_suspects && !sums.suspect[lane + i]) continue;
-          OutRow<T>(range.begin + lane + i)[at] = hwy::ConvertScalarTo<T>(column[i]);
-        }
-      }
-    }
-  }
-
-  template <typename T>
-  void StoreLse(int64_t r, C lse) const {
-    using Lse = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    if (args_.lse != nullptr) *RowPointer<Lse>(args_.lse, args_.lse_strides, r) = lse;
-  }
-
- private:
-  static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
-  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<C>()));
-
-  template <typename T>
-  T* OutRow(int64_t r) const {
-    return RowPointer<T>(args_.out, args_.out_strides, r);
-  }
-
+  // Query and query head of row r.
   int64_t Query(int64_t r) const { return group_ == 1 ? r : r / group_; }
   int64_t Head(int64_t r) const { return tile_.kv_head * group_ + (r - Query(r) * group_); }
 
-  // Offset of a key bound from `begin`, within [0, keys].
-  static int64_t Offset(int64_t bound, int64_t begin, int64_t keys) {
-    return std::clamp(bound, begin, begin + keys) - begin;
-  }
-
+  // Row r of an operand with one row per query and head.
   template <typename P, typename Void>
   P* RowPointer(Void* data, const RowStrides& strides, int64_t r) const {
     return static_cast<P*>(data) + tile_.batch * strides.batch + Head(r) * strides.head +
            (q_begin_ + Query(r)) * strides.row;
   }
 
-  int64_t ScoreOffset(const ScoreOperand& operand, int64_t r, int64_t key) const {
-    return tile_.batch * operand.batch + Head(r) * operand.head + Query(r) * operand.row +
-           key * operand.col;
+  // Index of key 0 in row r of bias or mask.
+  int64_t ScoreOffset(const ScoreOperand& operand, int64_t r) const {
+    return tile_.batch * operand.batch + Head(r) * operand.head + Query(r) * operand.row;
   }
 
-  // bias + mask of row r at `key`, as one number to add: -inf hides the key.
-  template <typename T>
-  C AdditiveTerm(int64_t r, int64_t key) const {
-    if (args_.mask.data != nullptr &&
-        static_cast<const uint8_t*>(args_.mask.data)[ScoreOffset(args_.mask, r, key)] == 0) {
-      return -kInfinity<C>;
-    }
-    if (args_.bias.data == nullptr) return C{0};
-    return LoadOperand<T>(args_.bias, ScoreOffset(args_.bias, r, key));
-  }
+ private:
+  static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
+  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<C>()));
 
-  static bool SameForAllRows(const ScoreOperand& operand) {
-    return operand.data == nullptr || (operand.head == 0 && operand.row == 0);
-  }
-
-  template <typename T>
-  void FillAdditive(const PanelStep<C>& work, C* additive) const {
-    const int64_t keys = work.keys.size();
-    // The padding mask of an encoder: one term per key.
-    if (SameForAllRows(args_.bias) && SameForAllRows(args_.mask)) {
-      for (int64_t j = 0; j < keys; ++j) {
-        const C term = AdditiveTerm<T>(work.range.begin, work.keys.begin + j);
-        std::fill(additive + j * kRows, additive + (j + 1) * kRows, term);
-      }
-      return;
-    }
-    for (int64_t lane = 0; lane < kRows; ++lane) {
-      const int64_t r = work.range.begin + lane;
-      for (int64_t j = 0; j < keys; ++j) {
-        additive[j * kRows + lane] =
-            r < work.range.end ? AdditiveTerm<T>(r, work.keys.begin + j) : C{0};
-      }
-    }
+  // Offset of a key bound from `begin`, within [0, keys].
+  static int64_t Offset(int64_t bound, int64_t begin, int64_t keys) {
+    return std::clamp(bound, begin, begin + keys) - begin;
   }
 
   const ForwardArgs& args_;

@@ -12,8 +12,10 @@
 #define FLASHLANE_KERNELS_TILE_MATMUL_INL_H_
 #endif
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/block_sizes.h"
@@ -133,21 +135,30 @@ HWY_NOINLINE void MultiplyPanel(const Product<C>& p, int64_t rows, Accumulate ac
   if (m < rows) MultiplyTile<kLayout, 1, kVecs>(p, m, accumulate);
 }
 
-// O^T += V^T P^T where V holds NaN or Inf: a weight of exactly 0 (a masked key) contributes
-// nothing, whatever the value. Otherwise the same bits as MultiplyPanel.
+// O^T += V^T P^T where V holds NaN or Inf: a key whose score was -inf (`scores`, as p.b)
+// contributes nothing to that row, whatever its value. Otherwise the same bits as MultiplyPanel.
 template <size_t kVecs, typename C>
-HWY_NOINLINE void MultiplyPanelSelecting(const Product<C>& p, int64_t rows, Accumulate accumulate) {
+HWY_NOINLINE void MultiplyPanelSelecting(const Product<C>& p, const C* scores, int64_t rows,
+                                         Accumulate accumulate) {
+  constexpr int64_t kStride = static_cast<int64_t>(kPanelRows<C>);
   const Tag<C> d;
   const size_t lanes = hn::Lanes(d);
+  const auto hidden = hn::Set(d, -std::numeric_limits<C>::infinity());
   for (int64_t m = 0; m < rows; ++m) {
     for (size_t v = 0; v < kVecs; ++v) {
-      C* at = p.c + m * static_cast<int64_t>(kPanelRows<C>) + v * lanes;
+      C* at = p.c + m * kStride + v * lanes;
       auto acc = accumulate == Accumulate::kNothing ? hn::Zero(d) : hn::Load(d, at);
       if (accumulate == Accumulate::kScaled) acc = hn::Mul(acc, hn::Load(d, p.scale + v * lanes));
       for (int64_t t = 0; t < p.depth; ++t) {
-        const auto weight = hn::Load(d, p.b + t * static_cast<int64_t>(kPanelRows<C>) + v * lanes);
-        const auto sum = hn::MulAdd(hn::Set(d, p.a[t * p.a_stride + m]), weight, acc);
-        acc = hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), acc, sum);
+        const C value = p.a[t * p.a_stride + m];
+        const auto weight = hn::Load(d, p.b + t * kStride + v * lanes);
+        const auto sum = hn::MulAdd(hn::Set(d, value), weight, acc);
+        if (std::isfinite(value)) {
+          acc = sum;
+        } else {
+          const auto score = hn::Load(d, scores + t * kStride + v * lanes);
+          acc = hn::IfThenElse(hn::Eq(score, hidden), acc, sum);
+        }
       }
       hn::Store(acc, d, at);
     }

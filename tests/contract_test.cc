@@ -88,6 +88,22 @@ std::vector<Broken> ShapeRules() {
       {"KDType", kBad, "k: dtype F64 is not F32", [](Call& c) { c.inputs.k.dtype = DType::kF64; }},
       {"OutDType", kBad, "out: dtype BF16", [](Call& c) { c.outputs.out.dtype = DType::kBF16; }},
       {"LseDType", kBad, "lse: dtype F64", [](Call& c) { c.outputs.lse.dtype = DType::kF64; }},
+      {"KDTypeUnknown", kBad, "k: dtype 42 is not an element type",
+       [](Call& c) { c.inputs.k.dtype = static_cast<DType>(42); }},
+      {"OutDTypeUnknown", kBad, "out: dtype 42 is not an element type",
+       [](Call& c) { c.outputs.out.dtype = static_cast<DType>(42); }},
+      {"TooManyDimensions", kBad, "q: rank 5 is not 4",
+       [](Call& c) {
+         c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {1, 2, 4, 3, 8});
+       }},
+      {"StridesMismatch", kBad, "q: the numbers of sizes and strides differ",
+       [](Call& c) {
+         c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {2, 4, 3, 8}, {96, 24, 8});
+       }},
+      {"HugeEmpty", kBad, "q: number of heads 0 is below 1",
+       [](Call& c) {
+         c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {int64_t{1} << 62, 0, 8, 64});
+       }},
       {"NegativeSize", kBad, "q: shape [2, 4, -3, 8] has a negative size",
        [](Call& c) { c.inputs.q.shape[2] = -3; }},
       {"HugeSize", kBad, "more elements than memory can hold",
@@ -199,6 +215,8 @@ std::vector<Broken> OptionRules() {
       {"DTypeUnsupported", StatusCode::kUnsupported,
        "kernel: ? is no attention kernel for dtype F32",
        [](Call& c) { c.options.kernel = static_cast<Kernel>(77); }},
+      {"AccumulatorUnknown", kBad, "accumulator: 9 is not one of",
+       [](Call& c) { c.options.accumulator = static_cast<Accumulator>(9); }},
       {"Flops", StatusCode::kBudgetExceeded, "max_flops: the call needs 3360, above 3359",
        [](Call& c) { c.options.max_flops = 3359; }},
       {"Scratch", StatusCode::kBudgetExceeded, "max_scratch_bytes",
@@ -267,6 +285,21 @@ TEST(ContractTest, OutMayBeASliceOfTheTensorThatHoldsQkv) {
   TensorView shifted = slice(2);
   shifted.data = packed.data() + 17;
   EXPECT_TRUE(MayOverlap(slice(2), shifted));
+}
+
+TEST(ContractTest, ViewsFromArraysAndFromBshd) {
+  const int64_t shape[] = {2, 4, 3, 8};
+  const int64_t strides[] = {96, 8, 32, 1};
+  const std::vector<float> data(2 * 4 * 3 * 8);
+  const ConstTensorView from_array(data.data(), DType::kF32, 4, shape, strides);
+  const ConstTensorView bshd = ConstTensorView::FromBshd(data.data(), DType::kF32, 2, 3, 4, 8);
+  for (int d = 0; d < 4; ++d) {
+    EXPECT_EQ(from_array.shape[d], bshd.shape[d]);
+    EXPECT_EQ(from_array.strides[d], bshd.strides[d]);
+  }
+  const ConstTensorView contiguous(data.data(), DType::kF32, 4, shape);
+  EXPECT_EQ(contiguous.strides[0], 96);
+  EXPECT_EQ(contiguous.strides[1], 24);
 }
 
 TEST(ContractTest, ZeroSizesAreLegal) {

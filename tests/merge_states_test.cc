@@ -194,5 +194,28 @@ TEST(MergeStatesRuleTest, BadArgumentsAreRefused) {
   EXPECT_TRUE(MergeStates(a, a, outputs).ok());
 }
 
+TEST(MergeStatesRuleTest, ASideMayBeItsOwnOutput) {
+  std::vector<float> a_out = {1, 2, 3, 4}, b_out = {5, 6, 7, 8}, apart(4);
+  std::vector<float> a_lse = {0.5f, -1.0f}, b_lse = {1.5f, -2.0f}, apart_lse(2);
+  const auto partial = [](std::vector<float>& out, std::vector<float>& lse) {
+    return PartialAttention{ConstTensorView(out.data(), DType::kF32, {1, 1, 2, 2}),
+                            ConstTensorView(lse.data(), DType::kF32, {1, 1, 2})};
+  };
+  const auto outputs = [](std::vector<float>& out, std::vector<float>& lse) {
+    AttentionOutputs results;
+    results.out = TensorView(out.data(), DType::kF32, {1, 1, 2, 2});
+    results.lse = TensorView(lse.data(), DType::kF32, {1, 1, 2});
+    return results;
+  };
+  const PartialAttention a = partial(a_out, a_lse), b = partial(b_out, b_lse);
+  ASSERT_TRUE(MergeStates(a, b, outputs(apart, apart_lse)).ok());
+  // out over a, but lse elsewhere: the rule speaks of both.
+  const Status half = MergeStates(a, b, outputs(a_out, apart_lse));
+  EXPECT_THAT(half.message(), HasSubstr("out: shares memory with out_a"));
+  ASSERT_TRUE(MergeStates(a, b, outputs(a_out, a_lse)).ok());
+  EXPECT_EQ(a_out, apart);
+  EXPECT_EQ(a_lse, apart_lse);
+}
+
 }  // namespace
 }  // namespace flashlane::testing

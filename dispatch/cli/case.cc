@@ -38,15 +38,7 @@ Status ViewOf(const Case& in, const std::string& name, TensorView* view) {
   if (!dtype.has_value()) {
     return TensorError(in, name, "dtype " + Quoted(tensor.dtype) + " is not supported here");
   }
-  view->data = tensor.bytes.data();
-  view->dtype = *dtype;
-  view->rank = static_cast<int>(rank);
-  std::int64_t stride = 1;
-  for (int d = view->rank - 1; d >= 0; --d) {
-    view->shape[d] = tensor.shape[static_cast<std::size_t>(d)];
-    view->strides[d] = stride;
-    stride *= view->shape[d];  // fits: the reader has checked the product
-  }
+  *view = TensorView(tensor.bytes.data(), *dtype, static_cast<int>(rank), tensor.shape.data());
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Scaled dot-product attention, forward.
+// Scaled dot-product attention, forward. Before 1.0 structs may grow between minor versions: there
+// is no promise of binary compatibility, only of the source's.
 //
 //   Status status = flashlane::Attention({.q = q, .k = k, .v = v}, {}, {.out = out});
 //
@@ -60,6 +61,8 @@ struct QStart {
 // j <= a + right), and the boolean mask allows it. A row that sees no key gives out 0, lse -inf.
 struct AttentionParams {
   std::optional<double> softmax_scale;  // finite; absent = 1 / sqrt(D)
+  // With q_start 0 (top-left) query 0 sees key 0 only. To decode, or whenever the queries are the
+  // last of the keys (FlashAttention >= 2.1, vLLM), ask for q_start = QStart::BottomRight().
   bool causal = false;
   std::optional<std::int64_t> window_size_left;   // >= 0, inclusive
   std::optional<std::int64_t> window_size_right;  // >= 0, inclusive
@@ -69,9 +72,8 @@ struct AttentionParams {
 };
 
 enum class Kernel : std::uint8_t {
-  kFlash,        // tiled online softmax on the vector target; O(block) scratch
-  kNaive,        // the scalar oracle: one row of scores at a time, textbook softmax
-  kMergeStates,  // what MergeStates runs; no choice for Attention
+  kFlash,  // tiled online softmax on the vector target; O(block) scratch
+  kNaive,  // the scalar oracle: one row of scores at a time, textbook softmax
 };
 
 // What the oracle (Kernel::kNaive) computes in. Ignored by the other kernels.
@@ -81,7 +83,8 @@ enum class Accumulator : std::uint8_t {
   kF64,
 };
 
-// How to run, never what to compute: the bits of the result do not depend on num_threads.
+// How to run. kernel, target and accumulator choose among results that agree within tolerance;
+// num_threads and the budget never change a bit.
 struct ExecOptions {
   Kernel kernel = Kernel::kFlash;
   // Threads to use at most; 0 = FLASHLANE_NUM_THREADS if set, else all that the caller's
@@ -98,9 +101,12 @@ struct ExecOptions {
 
 // Computes out (and lse when present) from the inputs. Checks every rule above before anything is
 // read or written: on any error no output byte has changed.
-// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch.
-// Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the online
-// softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded, kOutOfMemory.
+// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch. A
+// visible NaN, or an infinite value, reaches its own rows only. Runs in the caller's floating-point
+// environment and leaves it alone; floating-point exceptions must be masked, as they are by
+// default. Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the
+// online softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded,
+// kOutOfMemory.
 FLASHLANE_API Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
                                const AttentionOutputs& outputs,
                                const ExecOptions& options = {}) noexcept;
@@ -137,8 +143,9 @@ struct PartialAttention {
 
 // Attention over the keys of a and b together, which must be disjoint. A side whose lse is -inf is
 // ignored whatever its out holds, and the other side comes back bit for bit; both -inf gives out 0.
-// Sides may be exchanged without changing a bit. Of ExecOptions, kernel and accumulator are
-// ignored. Errors as for Attention.
+// Sides may be exchanged without changing a bit. The outputs may be exactly a side's own out and
+// lse (the same memory, shape and strides), to accumulate in place. Of ExecOptions, kernel and
+// accumulator are ignored. Errors as for Attention.
 FLASHLANE_API Status MergeStates(const PartialAttention& a, const PartialAttention& b,
                                  const AttentionOutputs& outputs,
                                  const ExecOptions& options = {}) noexcept;

@@ -25,7 +25,7 @@ FLASHLANE_API Status ChosenTarget(std::string* name);
 
 // One row of the kernel registry: a kernel that is not listed does not exist.
 struct KernelInfo {
-  std::string name;  // "attention_flash", "attention_naive"
+  std::string name;  // "attention_flash", "attention_naive", "merge_states"
   DType dtype;
   bool vectorised;  // runs on the chosen target; otherwise scalar code, the same on all
 };

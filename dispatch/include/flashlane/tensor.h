@@ -59,9 +59,13 @@ constexpr bool IsAttentionDType(DType dtype) noexcept { return dtype <= DType::k
 
 inline constexpr int kMaxRank = 4;
 
+// Rank of a view whose lists of sizes and strides differ in length; every call refuses it.
+inline constexpr int kStridesMismatch = -1;
+
 // A view of `rank` dimensions: element (i0, i1, ...) is at data + sum(i_d * strides[d]).
-// A default-constructed view (rank 0) means "absent" wherever an operand is optional.
-// Ptr is `void*` (TensorView) or `const void*` (ConstTensorView).
+// A default-constructed view (rank 0) means "absent" wherever an operand is optional. A view with
+// more than kMaxRank dimensions keeps its rank, and every call refuses it. Ptr is `void*`
+// (TensorView) or `const void*` (ConstTensorView).
 template <typename Ptr>
 struct BasicTensorView {
   Ptr data = nullptr;
@@ -72,29 +76,39 @@ struct BasicTensorView {
 
   BasicTensorView() = default;
 
-  // Contiguous row-major view. At most kMaxRank dimensions; the surplus is ignored.
+  // Contiguous row-major view.
   BasicTensorView(Ptr data_in, DType dtype_in,
                   std::initializer_list<std::int64_t> shape_in) noexcept
-      : data(data_in), dtype(dtype_in) {
-    for (const std::int64_t size : shape_in) {
-      if (rank < kMaxRank) shape[rank++] = size;
-    }
-    std::int64_t stride = 1;
-    for (int d = rank - 1; d >= 0; --d) {
-      strides[d] = stride;
-      if (__builtin_mul_overflow(stride, shape[d], &stride))
-        stride = 0;  // the contract check refuses
-    }
-  }
+      : BasicTensorView(data_in, dtype_in, static_cast<int>(shape_in.size()), shape_in.begin()) {}
 
   // Strided view; both lists have one entry per dimension.
   BasicTensorView(Ptr data_in, DType dtype_in, std::initializer_list<std::int64_t> shape_in,
                   std::initializer_list<std::int64_t> strides_in) noexcept
-      : BasicTensorView(data_in, dtype_in, shape_in) {
-    int d = 0;
-    for (const std::int64_t stride : strides_in) {
-      if (d < rank) strides[d++] = stride;
+      : BasicTensorView(data_in, dtype_in, static_cast<int>(shape_in.size()), shape_in.begin(),
+                        strides_in.size() == shape_in.size() ? strides_in.begin() : nullptr) {
+    if (strides_in.size() != shape_in.size()) rank = kStridesMismatch;
+  }
+
+  // From arrays of rank_in sizes and, unless null (contiguous), strides.
+  BasicTensorView(Ptr data_in, DType dtype_in, int rank_in, const std::int64_t* shape_in,
+                  const std::int64_t* strides_in = nullptr) noexcept
+      : data(data_in), dtype(dtype_in), rank(rank_in) {
+    const int kept = rank < kMaxRank ? rank : kMaxRank;
+    for (int d = 0; d < kept; ++d) shape[d] = shape_in[d];
+    std::int64_t stride = 1;
+    for (int d = kept - 1; d >= 0; --d) {
+      strides[d] = stride;
+      // A size that no memory holds; every call refuses it.
+      if (__builtin_mul_overflow(stride, shape[d], &stride)) stride = 0;
     }
+    for (int d = 0; strides_in != nullptr && d < kept; ++d) strides[d] = strides_in[d];
+  }
+
+  // [B, S, H, D] memory, as most frameworks keep activations, seen as [B, H, S, D].
+  static BasicTensorView FromBshd(Ptr data, DType dtype, std::int64_t batch, std::int64_t seqlen,
+                                  std::int64_t num_heads, std::int64_t head_dim) noexcept {
+    return BasicTensorView(data, dtype, {batch, num_heads, seqlen, head_dim},
+                           {seqlen * num_heads * head_dim, head_dim, num_heads * head_dim, 1});
   }
 
   // TensorView converts to ConstTensorView, not back.
