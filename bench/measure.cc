@@ -18,9 +18,9 @@ constexpr int kMinKept = 5;
 constexpr double kMaxPatience = 3.0;     // times the seconds asked for
 constexpr double kMaxPeakSpread = 0.03;  // between the two peak readings of a group
 
-// The ratio of a quiet core is that of the best tenth of readings, not of the best, which a slip of
-// the peak reading may have made. It is 0.95 to 0.99 where there is FMA. Contention costs a quarter
-// of the tile's speed or more, noise 1 to 2 %: 5 % tells them apart.
+// The speeds of a quiet core are those of the best tenth of readings, each on its own: the best
+// ratio would be one whose peak reading slipped. Their ratio is 0.95 to 0.99 where there is FMA.
+// Contention costs a quarter of the tile's speed or more, noise 1 to 2 %: 5 % tells them apart.
 constexpr double kLearnSeconds = 0.2;
 constexpr size_t kBestPart = 10;
 constexpr double kQuietPart = 0.95;
@@ -124,14 +124,18 @@ std::vector<double> Meter::Rates(double seconds) const {
 }
 
 Yardstick::Yardstick(Meter peak, Meter tile) : peak_(std::move(peak)), tile_(std::move(tile)) {
-  std::vector<double> ratios;
+  std::vector<double> peaks, tiles;
   const double end = Seconds(Clock::kWall) + kLearnSeconds;
-  while (ratios.size() < kBestPart || Seconds(Clock::kWall) < end) {
+  while (peaks.size() < kBestPart || Seconds(Clock::kWall) < end) {
     const Reading reading = Read();
-    ratios.push_back(reading.tile / reading.peak);
+    peaks.push_back(reading.peak);
+    tiles.push_back(reading.tile);
   }
-  std::sort(ratios.rbegin(), ratios.rend());
-  quiet_ratio_ = ratios[ratios.size() / kBestPart];
+  const auto best_tenth = [](std::vector<double>& rates) {
+    std::sort(rates.rbegin(), rates.rend());
+    return rates[rates.size() / kBestPart];
+  };
+  quiet_ratio_ = best_tenth(tiles) / best_tenth(peaks);
 }
 
 Yardstick::Reading Yardstick::Read() const {
