@@ -44,15 +44,14 @@ class TileGrid {
   kernels::Tile operator[](int64_t unit) const {
     int64_t batch = 0;
     if (tiles_before_ == nullptr) {
-      const int64_t tiles = args_.num_kv_heads * TilesPerHead(0);
-      batch = unit / tiles;
-      unit %= tiles;
+      batch = unit / (args_.num_kv_heads * TilesPerHead(0));
+      unit -= batch * args_.num_kv_heads * TilesPerHead(0);
     } else {
       batch =
           std::upper_bound(tiles_before_, tiles_before_ + args_.batch, unit) - tiles_before_ - 1;
       unit -= tiles_before_[batch];
     }
-    const int64_t tiles = TilesPerHead(batch);
+    const int64_t tiles = TilesPerHead(batch);  // not 0: an empty sequence has no units
     const int64_t row_begin = unit % tiles * tile_rows_;
     return {batch, unit / tiles, row_begin, std::min(RowsOf(batch), row_begin + tile_rows_)};
   }

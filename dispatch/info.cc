@@ -12,6 +12,7 @@ namespace {
 
 std::vector<std::string> NamesOf(const std::vector<Target>& targets) {
   std::vector<std::string> names;
+  names.reserve(targets.size());
   for (const Target& target : targets) names.emplace_back(target.name);
   return names;
 }

@@ -15,15 +15,15 @@ kernels::ForwardEntry Naive(int64_t /*target*/) {
 
 template <typename T>
 constexpr KernelRow FlashRow(DType dtype) {
-  return {Kernel::kFlash, "attention_flash", dtype, true, &kernels::AttentionFlash<T>, nullptr};
+  return {"attention_flash", &kernels::AttentionFlash<T>, nullptr, Kernel::kFlash, dtype, true};
 }
 template <typename T>
 constexpr KernelRow NaiveRow(DType dtype) {
-  return {Kernel::kNaive, "attention_naive", dtype, false, &Naive<T>, nullptr};
+  return {"attention_naive", &Naive<T>, nullptr, Kernel::kNaive, dtype, false};
 }
 template <typename T>
 constexpr KernelRow MergeRow(DType dtype) {
-  return {Kernel(), "merge_states", dtype, true, nullptr, &kernels::MergeStates<T>};
+  return {"merge_states", nullptr, &kernels::MergeStates<T>, Kernel(), dtype, true};
 }
 
 // Forward kernels first.

@@ -12,13 +12,13 @@
 namespace flashlane {
 
 struct KernelRow {
-  Kernel kernel;  // of forward rows
   const char* name;
-  DType dtype;
-  bool vectorised;  // the entry differs per target
   // The one that is not null says what the kernel does.
   kernels::ForwardEntry (*forward)(int64_t target);
   kernels::MergeEntry (*merge)(int64_t target);
+  Kernel kernel;  // of forward rows
+  DType dtype;
+  bool vectorised;  // the entry differs per target
 };
 
 std::span<const KernelRow> Registry();

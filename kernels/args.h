@@ -77,8 +77,8 @@ struct ForwardArgs {
   RowStrides q_strides, k_strides, v_strides, out_strides, lse_strides;
 
   int64_t batch = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
+  int64_t num_heads = 1;
+  int64_t num_kv_heads = 1;
   int64_t seqlen_q = 0;  // of the longest sequence
   int64_t seqlen_k = 0;
   // Varlen: sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]) of packed tensors whose batch
@@ -104,7 +104,7 @@ struct ForwardArgs {
   Accumulator accumulator = Accumulator::kInput;  // the oracle's
 
   // Query heads that share one kv head.
-  int64_t group() const { return num_kv_heads == 0 ? 0 : num_heads / num_kv_heads; }
+  int64_t group() const { return num_heads / num_kv_heads; }
 };
 
 // Lengths and place of one sequence.

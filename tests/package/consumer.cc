@@ -1,4 +1,5 @@
-// Uses an installed Flashlane as anybody would: one public header, one call that reaches into the library's dispatch.
+// Uses an installed Flashlane as anybody would: one public header, one call that reaches into the
+// library's dispatch.
 #include <flashlane/info.h>
 
 #include <iostream>
