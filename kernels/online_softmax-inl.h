@@ -42,8 +42,8 @@ enum class Domain { kFast, kExact };
 template <typename C>
 struct Exp2Polynomial;
 
-// Degree 6: 1.9e-9, a thirtieth of half an ulp of f32; degree 5 would be 7.5e-8, more than half an
-// ulp.
+// Degree 6: 1.9e-9, a thirtieth of half an ulp of f32. Degree 5 would be 7.5e-8, or 4.3e-7 if 2^0
+// is to be exactly 1, which a row that sees one key needs to return its value unchanged.
 template <>
 struct Exp2Polynomial<float> {
   static constexpr size_t kDegree = 6;
@@ -56,7 +56,7 @@ struct Exp2Polynomial<float> {
                                             0.000153458267968f};
   static constexpr int kMantissaBits = 23;
   static constexpr float kMagic = 12582912.0f + 127.0f;  // 1.5 * 2^23 + bias
-  static constexpr float kMinExponent = -126.0f;
+  static constexpr float kZeroExponent = -127.0f;        // whose biased exponent is 0
 };
 
 // Degree 11: 3.1e-18, a thirtieth of half an ulp of f64.
@@ -77,23 +77,24 @@ struct Exp2Polynomial<double> {
                                              4.435285834969468493155622e-10};
   static constexpr int kMantissaBits = 52;
   static constexpr double kMagic = 6755399441055744.0 + 1023.0;  // 1.5 * 2^52 + bias
-  static constexpr double kMinExponent = -1022.0;
+  static constexpr double kZeroExponent = -1023.0;
 };
 
-// 2^x for x below the largest exponent. Below the smallest normal result (and for -inf) exactly 0;
-// 2^0 is exactly 1; NaN stays NaN, which is why the power of two is multiplied and not added to the
-// bits.
+// 2^x for x below the largest exponent; 2^0 is exactly 1. From kZeroExponent down (and for -inf)
+// exactly 0: the power of two is then the number whose bits are all 0. NaN stays NaN, which is why
+// the power is multiplied and not added to the bits, and why x is the second operand of Max (x86
+// returns that one).
 template <class D, class V = hn::Vec<D>, typename C = hn::TFromD<D>>
 HWY_INLINE V WeightExp2(D d, V x) {
   using P = Exp2Polynomial<C>;
   const hn::RebindToUnsigned<D> du;
   const V magic = hn::Set(d, P::kMagic);
-  const V shifted = hn::Add(x, magic);
-  const V f = hn::Sub(x, hn::Sub(shifted, magic));
+  const V bounded = hn::Max(hn::Set(d, P::kZeroExponent), x);
+  const V shifted = hn::Add(bounded, magic);
+  const V f = hn::Sub(bounded, hn::Sub(shifted, magic));
   V y = hn::Set(d, P::kC[P::kDegree]);
   for (size_t i = P::kDegree; i-- > 0;) y = hn::MulAdd(y, f, hn::Set(d, P::kC[i]));
-  const V power = hn::BitCast(d, hn::ShiftLeft<P::kMantissaBits>(hn::BitCast(du, shifted)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, P::kMinExponent)), hn::Mul(y, power));
+  return hn::Mul(y, hn::BitCast(d, hn::ShiftLeft<P::kMantissaBits>(hn::BitCast(du, shifted))));
 }
 
 // What changes scores between the product and the softmax, per panel.

@@ -21,14 +21,28 @@ void* Allocate(std::size_t size, std::size_t alignment) {
 }
 }  // namespace
 
-void* operator new(std::size_t size) { return Allocate(size, sizeof(void*) * 2); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
+// Not inlined: g++ takes the inlined halves, malloc's and free's, for a mismatched pair.
+__attribute__((noinline)) void* operator new(std::size_t size) {
+  return Allocate(size, sizeof(void*) * 2);
+}
+__attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t alignment) {
   return Allocate(size, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t alignment,
+                                             const std::nothrow_t&) noexcept {
+  return Allocate(size, static_cast<std::size_t>(alignment));
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, std::size_t,
+                                               std::align_val_t) noexcept {
+  std::free(memory);
+}
 
 namespace flashlane {
 namespace {
