@@ -120,25 +120,18 @@ class FlashTile {
          ++block) {
       const KeyRange step{std::max(keys.begin, block * blocks_.block_k),
                           std::min(keys.end, (block + 1) * blocks_.block_k)};
-      const KeyRange next{step.end, std::min(keys.end, step.end + blocks_.block_k)};
-      SweepBlock<kDomain>(step, next);
+      SweepBlock<kDomain>(step);
     }
   }
 
   template <Domain kDomain>
-  void SweepBlock(const KeyRange& step, const KeyRange& next) {
+  void SweepBlock(const KeyRange& step) {
     const MatrixRows<C> k =
         PromoteRows<T>(k_, step.begin, step.end, args_.head_dim, scratch_.promoted_k);
     const MatrixRows<C> v =
         PromoteRows<T>(v_, step.begin, step.end, args_.head_dim_v, scratch_.promoted_v);
     const bool select = AnyNonFinite(v, step.size(), args_.head_dim_v);
-    const int64_t panels = rows_.num_panels();
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      // Spread over the panels, so that the loads never queue up before the products.
-      const int64_t prefetch_begin = next.begin + next.size() * panel / panels;
-      const int64_t prefetch_end = next.begin + next.size() * (panel + 1) / panels;
-      PrefetchRows<T>(k_, prefetch_begin, prefetch_end, args_.head_dim);
-      PrefetchRows<T>(v_, prefetch_begin, prefetch_end, args_.head_dim_v);
+    for (int64_t panel = 0; panel < rows_.num_panels(); ++panel) {
       const PanelRange range = rows_.Range(panel);
       const KeyRange any = rows_.VisibleToAny(range);
       const KeyRange keys{std::max(any.begin, step.begin), std::min(any.end, step.end)};

@@ -23,18 +23,6 @@ struct StridedRows {
   const T* Row(int64_t j) const { return base + j * row_stride; }
 };
 
-// Asks for rows [begin, end) of `source`, `width` elements each, to be brought to L2. A hint:
-// nothing is read.
-template <typename T, class Source>
-void PrefetchRows(const Source& source, int64_t begin, int64_t end, int64_t width) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));  // elements of a cache line
-  for (int64_t j = begin; j < end; ++j) {
-    const T* row = source.Row(j);
-    for (int64_t i = 0; i < width; i += kLine)
-      __builtin_prefetch(row + i, /*rw=*/0, /*locality=*/2);
-  }
-}
-
 }  // namespace flashlane::kernels
 
 #endif  // FLASHLANE_KERNELS_KV_SOURCE_H_
