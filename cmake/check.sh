@@ -4,6 +4,7 @@
 #   cmake/check.sh           release build and tests, then the tests under the address, undefined and thread sanitizers
 #   cmake/check.sh --quick   release only
 #   cmake/check.sh --tidy    also clang-format, clang-tidy and shellcheck
+#   cmake/check.sh --again   also where nothing has changed since the same check passed here
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,6 +21,19 @@ stage() { # NAME COMMAND...
   "$@"
   printf '=== %s: passed, %d s\n' "$name" "$((SECONDS - start))"
   summary+=("passed   $((SECONDS - start)) s  $name")
+}
+
+# One number for all that the result depends on: sources, tools, CPU and what was asked for. Empty where git can not
+# list the sources; then nothing is ever taken as unchanged.
+fingerprint() { # ARGUMENT...
+  git rev-parse --is-inside-work-tree >/dev/null 2>&1 || return 0
+  {
+    git ls-files --cached --others --exclude-standard -z | xargs -0 sha256sum
+    "${CXX:-g++}" --version
+    cmake --version
+    grep -m 1 '^flags' /proc/cpuinfo
+    printf '%s\n' "$@"
+  } 2>/dev/null | sha256sum | cut -d ' ' -f 1
 }
 
 report() {
@@ -77,15 +91,22 @@ tidy() {
 }
 
 main() {
-  local quick='' with_tidy='' argument
+  local quick='' with_tidy='' again='' argument
   for argument in "$@"; do
     case $argument in
       --quick) quick=1 ;;
       --tidy) with_tidy=1 ;;
+      --again) again=1 ;;
       -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit ;;
-      *) printf 'check.sh: unknown argument %s (there are --quick and --tidy)\n' "$argument" >&2 && exit 2 ;;
+      *) printf 'check.sh: unknown argument %s (there are --quick, --tidy and --again)\n' "$argument" >&2 && exit 2 ;;
     esac
   done
+  local passed=build/check.passed now=''
+  now=$(fingerprint "quick=$quick" "tidy=$with_tidy")
+  if [[ ! $again && $now && -f $passed && $(<"$passed") == "$now" ]]; then
+    printf 'check: nothing has changed since this check passed here; --again runs it all the same\n'
+    return
+  fi
   trap report EXIT
   stage "bootstrap" cmake/bootstrap.sh ${with_tidy:+--tools}
   if [[ $with_tidy ]]; then
@@ -95,10 +116,15 @@ main() {
   stage "release build" build release
   stage "release tests" run_tests release
   if [[ $with_tidy ]]; then stage "tidy" tidy; fi
-  if [[ $quick ]]; then return; fi
-  stage "asan build" build asan
-  stage "asan tests" run_tests asan
-  thread_sanitizer
+  if [[ ! $quick ]]; then
+    stage "asan build" build asan
+    stage "asan tests" run_tests asan
+    thread_sanitizer
+  fi
+  # Not where a stage was left out, and not if a source changed meanwhile.
+  if [[ "${summary[*]}" != *SKIPPED* && $now == "$(fingerprint "quick=$quick" "tidy=$with_tidy")" ]]; then
+    printf '%s\n' "$now" >"$passed"
+  fi
 }
 
 main "$@"
