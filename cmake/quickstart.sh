@@ -13,5 +13,5 @@ if ! cmake --preset release >build/quickstart.log 2>&1; then
   exit 1
 fi
 printf 'quickstart: building (the kernels are compiled once per instruction set: minutes, the first time)\n'
-cmake --build --preset release --target flashlane_cli
+cmake --build --preset release --target flashlane_cli flashlane # the program, and the library to install
 build/release/bin/flashlane verify tests/data/minilm --time

@@ -15,6 +15,7 @@
 #include "dispatch/log.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
+#include "dispatch/view.h"
 #include "kernels/kernels.h"
 #include "threading/parallel_for.h"
 #include "threading/partition.h"
@@ -254,6 +255,7 @@ Status MergeStates(const PartialAttention& a, const PartialAttention& b,
                    const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
   return WithoutThrowing([&] {
     if (Status status = CheckMerge(a, b, outputs); !status.ok()) return status;
+    if (NumElements(a.out) == 0) return Status();
     return RunMerge(ResolveMerge(a, b, outputs), a, options);
   });
 }

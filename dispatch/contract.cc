@@ -143,6 +143,14 @@ Status CheckLengths(const AttentionInputs& in, const AttentionParams& params) {
     }
   }
   const int64_t start = params.q_start.value;
+  const bool named = params.q_start.kind == QStart::Kind::kBottomRight;
+  if (!named && params.q_start.kind != QStart::Kind::kValue) {
+    return Invalid("q_start", Of("kind", static_cast<int64_t>(params.q_start.kind)) +
+                                  " is neither kValue nor kBottomRight");
+  }
+  if (named && start != 0) {
+    return Invalid("q_start", Of("value", start) + " given together with kBottomRight");
+  }
   if (start > kMaxPosition || start < -kMaxPosition) {
     return Invalid("q_start", Of("value", start) + " is beyond 2^61 in magnitude");
   }

@@ -44,15 +44,14 @@ Acc To(T x) {
   }
 }
 
-// Transcendentals through double: correctly rounded in practice for every narrower Acc.
+// Through double: correctly rounded in practice for every narrower Acc.
 template <typename Acc>
 Acc Exp(Acc x) {
   return static_cast<Acc>(std::exp(static_cast<double>(x)));
 }
-template <typename Acc>
-Acc Tanh(Acc x) {
-  return static_cast<Acc>(std::tanh(static_cast<double>(x)));
-}
+
+// The sign and payload of a NaN depend on the order of operands; results have one NaN only.
+double OneNan(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }
 
 template <typename T>
 T FromDouble(double x) {
@@ -115,10 +114,11 @@ class RowOracle {
     const T* k = RowOf(args_.k, args_.k_strides, row_.kv_head, sequence_.k_begin + j);
     Acc dot{};
     for (int64_t d = 0; d < args_.head_dim; ++d) dot = dot + To<T, Acc>(q[d]) * To<T, Acc>(k[d]);
-    Acc score = static_cast<Acc>(args_.softmax_scale) * dot;
+    // The parameters stay double: a cap of 1e5 is legal for F16 and not a number of it.
+    Acc score = static_cast<Acc>(args_.softmax_scale * static_cast<double>(dot));
     if (args_.softcap != 0.0) {
-      const Acc cap = static_cast<Acc>(args_.softcap);
-      score = cap * Tanh(score / cap);
+      score =
+          static_cast<Acc>(args_.softcap * std::tanh(static_cast<double>(score) / args_.softcap));
     }
     if (args_.alibi_slopes.data != nullptr) {
       const Acc slope = Load(args_.alibi_slopes, row_.head * args_.alibi_slopes.stride);
@@ -179,7 +179,7 @@ class RowOracle {
         if (IsHidden(j)) continue;  // contributes nothing, whatever bytes its value holds
         acc = acc + scores_[j] * To<T, Acc>(v[j * args_.v_strides.row + d]);
       }
-      out[d] = FromDouble<T>(empty ? 0.0 : static_cast<double>(acc / sum));
+      out[d] = FromDouble<T>(empty ? 0.0 : OneNan(static_cast<double>(acc / sum)));
     }
   }
 
@@ -190,7 +190,7 @@ class RowOracle {
                row_.head * args_.lse_strides.head +
                (sequence_.q_begin + row_.i) * args_.lse_strides.row;
     const double l = static_cast<double>(sum);
-    *lse = static_cast<Lse>(l == 0.0 ? -kInf : static_cast<double>(max_) + std::log(l));
+    *lse = static_cast<Lse>(l == 0.0 ? -kInf : OneNan(static_cast<double>(max_) + std::log(l)));
   }
 
   const ForwardArgs& args_;

@@ -38,10 +38,12 @@ MergeWeights<C> WeightsOf(C lse_a, C lse_b) {
   const C a = std::exp(lse_a - max);
   const C b = std::exp(lse_b - max);
   const C sum = a + b;
-  return {a / sum, b / sum, max + std::log(sum)};
+  const C lse = max + std::log(sum);
+  return {a / sum, b / sum, std::isnan(lse) ? std::numeric_limits<C>::quiet_NaN() : lse};
 }
 
-// a * x + b * y by product, product, sum: the same bits when the sides change places.
+// a * x + b * y by product, product, sum, and one NaN only: the same bits when the sides change
+// places.
 template <typename T>
 HWY_INLINE void MergeRow(const T* x, const T* y, const MergeWeights<Compute<T>>& weights,
                          int64_t count, T* to) {
@@ -60,7 +62,9 @@ HWY_INLINE void MergeRow(const T* x, const T* y, const MergeWeights<Compute<T>>&
     for (int64_t at = 0; at < n; at += lanes) {
       const auto a = hn::Mul(hn::Set(d, weights.a), hn::Load(d, row_x + at));
       const auto b = hn::Mul(hn::Set(d, weights.b), hn::Load(d, row_y + at));
-      hn::Store(hn::Add(a, b), d, row_x + at);
+      const auto sum = hn::Add(a, b);
+      const auto nan = hn::Set(d, std::numeric_limits<C>::quiet_NaN());
+      hn::Store(hn::IfThenElse(hn::IsNaN(sum), nan, sum), d, row_x + at);
     }
     DemoteRow(row_x, n, to + i);
   }

@@ -100,6 +100,14 @@ std::vector<Broken> ShapeRules() {
        [](Call& c) {
          c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {2, 4, 3, 8}, {96, 24, 8});
        }},
+      {"LseStridesMismatch", kBad, "lse: the numbers of sizes and strides differ",
+       [](Call& c) {
+         c.outputs.lse = TensorView(c.lse.data(), DType::kF32, {2, 4, 3}, {12, 3});
+       }},
+      {"MaskStridesMismatch", kBad, "mask: the numbers of sizes and strides differ",
+       [](Call& c) {
+         c.inputs.mask = ConstTensorView(c.bools.data(), DType::kBool, {1, 1, 1, 5}, {1});
+       }},
       {"HugeEmpty", kBad, "q: number of heads 0 is below 1",
        [](Call& c) {
          c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {int64_t{1} << 62, 0, 8, 64});
@@ -180,6 +188,13 @@ std::vector<Broken> OperandRules() {
        [](Call& c) {
          c.inputs.q_start = ConstTensorView(c.lengths.data(), DType::kI64, {2});
          c.params.q_start = QStart::BottomRight();
+       }},
+      {"QStartKind", kBad, "q_start: kind 7 is neither",
+       [](Call& c) { c.params.q_start.kind = static_cast<QStart::Kind>(7); }},
+      {"QStartBoth", kBad, "q_start: value 5 given together with kBottomRight",
+       [](Call& c) {
+         c.params.q_start = QStart::BottomRight();
+         c.params.q_start.value = 5;
        }},
       {"QStartFar", kBad, "q_start: value",
        [](Call& c) { c.params.q_start = std::numeric_limits<int64_t>::min(); }},

@@ -149,6 +149,13 @@ TEST_P(MergeStatesTest, FarApartAndNotFinite) {
     const Result broken = Merge(low.Partial(), Row({1.0, 1.0}, bad).Partial());
     for (const double value : broken.out) EXPECT_TRUE(std::isnan(value));
     EXPECT_TRUE(std::isnan(broken.lse[0]));
+    // Whichever NaN it was: the same bits when the sides change places.
+    const Side negative = Row({-bad, 1.0}, -bad == -kInf ? bad : -bad);
+    const Side positive = Row({1.0, bad}, bad);
+    const Result one = Merge(negative.Partial(), positive.Partial());
+    const Result other = Merge(positive.Partial(), negative.Partial());
+    EXPECT_EQ(one.out_tensor.storage, other.out_tensor.storage);
+    EXPECT_EQ(one.lse_tensor.storage, other.lse_tensor.storage);
   }
 }
 
@@ -192,6 +199,16 @@ TEST(MergeStatesRuleTest, BadArgumentsAreRefused) {
   aliased.lse.data = to.data();
   expect(a, aliased, "lse: shares memory with out");
   EXPECT_TRUE(MergeStates(a, a, outputs).ok());
+}
+
+TEST(MergeStatesRuleTest, EmptyOfAnySizeIsLegal) {
+  PartialAttention a;
+  a.out = ConstTensorView(nullptr, DType::kF32, {int64_t{1} << 40, int64_t{1} << 40, 0, 4});
+  a.lse = ConstTensorView(nullptr, DType::kF32, {int64_t{1} << 40, int64_t{1} << 40, 0});
+  AttentionOutputs outputs;
+  outputs.out = TensorView(nullptr, DType::kF32, {int64_t{1} << 40, int64_t{1} << 40, 0, 4});
+  const Status status = MergeStates(a, a, outputs);
+  EXPECT_TRUE(status.ok()) << status.message();
 }
 
 TEST(MergeStatesRuleTest, ASideMayBeItsOwnOutput) {

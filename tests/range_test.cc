@@ -98,6 +98,19 @@ TEST_P(RangeTest, SoftcapsOfAnySize) {
   }
 }
 
+// The oracle of a half type rounds to it after every operation, but takes the parameters as they
+// are.
+TEST_P(RangeTest, ParametersBeyondTheHalfTypesInItsOracle) {
+  if (GetParam().kernel != Kernel::kNaive) return;
+  for (const double softcap : {1e-9, 1e5, 1e30}) {
+    ProblemSpec spec = Spec(2, 10, 4);
+    spec.params.softcap = softcap;
+    ExecOptions options = GetParam().Options();
+    options.accumulator = Accumulator::kInput;
+    for (const double out : Make(spec).Run(options).out) EXPECT_TRUE(std::isfinite(out)) << softcap;
+  }
+}
+
 // The sum of weights times values is within range although the weights may exceed 1 for a while.
 TEST_P(RangeTest, LargeFiniteValues) {
   if (!HasRangeOfF32()) return;

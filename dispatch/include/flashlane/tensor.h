@@ -121,7 +121,7 @@ struct BasicTensorView {
     }
   }
 
-  bool present() const noexcept { return rank > 0; }
+  bool present() const noexcept { return rank != 0; }
 };
 
 using TensorView = BasicTensorView<void*>;
