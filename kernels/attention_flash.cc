@@ -17,10 +17,15 @@ HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
-ForwardEntry FlashF32() { return {&PlanFlash<float>, &RunFlash<float>}; }
-ForwardEntry FlashF64() { return {&PlanFlash<double>, &RunFlash<double>}; }
-ForwardEntry FlashBF16() { return {&PlanFlash<hwy::bfloat16_t>, &RunFlash<hwy::bfloat16_t>}; }
-ForwardEntry FlashF16() { return {&PlanFlash<hwy::float16_t>, &RunFlash<hwy::float16_t>}; }
+template <class Unit>
+ForwardEntry EntryOf() {
+  return {&PlanFlash<Unit>, &RunFlash<Unit>};
+}
+
+ForwardEntry FlashF32() { return EntryOf<FmaUnit<float>>(); }
+ForwardEntry FlashF64() { return EntryOf<FmaUnit<double>>(); }
+ForwardEntry FlashBF16() { return EntryOf<FmaUnit<hwy::bfloat16_t>>(); }
+ForwardEntry FlashF16() { return EntryOf<FmaUnit<hwy::float16_t>>(); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels

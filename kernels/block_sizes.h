@@ -18,7 +18,8 @@ constexpr size_t TileVectors(size_t num_registers) { return num_registers >= 32 
 
 struct FlashBlocks {
   int64_t block_q;  // rows per tile (all query heads of a kv head count); a multiple of the panel
-  int64_t block_k;  // keys per step of the online softmax; steps start at multiples of it
+  int64_t block_k;  // keys per pass over the rows; passes start at multiples of it
+  int64_t chunk_k;  // keys per step of the online softmax; a divisor of block_k
 };
 
 // panel_rows: rows of one register tile (lanes * TileVectors).
@@ -35,7 +36,7 @@ constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, in
   const int64_t row_bytes = (head_dim + head_dim_v) * element_bytes;
   const int64_t rows =
       std::clamp(kTileBytes / row_bytes, panel_rows, std::max(kMaxRows, panel_rows));
-  return {rows / panel_rows * panel_rows, kBlockK};
+  return {rows / panel_rows * panel_rows, kBlockK, kBlockK};
 }
 
 // In the fast domain, rescale a row's accumulators only when its maximum has grown by more than

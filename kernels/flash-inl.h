@@ -18,12 +18,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
 #include "kernels/block_sizes.h"
 #include "kernels/convert-inl.h"
+#include "kernels/flash_scratch.h"
 #include "kernels/kv_source.h"
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
@@ -31,6 +31,7 @@
 #include "kernels/panel_store-inl.h"
 #include "kernels/panel_terms-inl.h"
 #include "kernels/tile_matmul-inl.h"
+#include "kernels/unit_fma-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
@@ -38,45 +39,33 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// True if any of the rows holds a NaN or an infinity.
-template <typename C>
-HWY_NOINLINE bool AnyNonFinite(const MatrixRows<C>& rows, int64_t num_rows, int64_t width) {
-  const Tag<C> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  // 0 * NaN and 0 * inf are NaN, and a sum stays NaN. Four sums, for the latency of a multiply-add.
-  hn::Vec<Tag<C>> zeros[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-  C tail = 0;
-  for (int64_t j = 0; j < num_rows; ++j) {
-    const C* row = rows.data + j * rows.stride;
-    int64_t i = 0;
-    for (; i + 4 * lanes <= width; i += 4 * lanes) {
-      HWY_UNROLL(4)
-      for (int64_t u = 0; u < 4; ++u) {
-        zeros[u] = hn::MulAdd(hn::LoadU(d, row + i + u * lanes), hn::Zero(d), zeros[u]);
-      }
-    }
-    for (; i + lanes <= width; i += lanes) {
-      zeros[0] = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), zeros[0]);
-    }
-    for (; i < width; ++i) tail += row[i] * C{0};
-  }
-  const auto sum = hn::Add(hn::Add(zeros[0], zeros[1]), hn::Add(zeros[2], zeros[3]));
-  return !hn::AllTrue(d, hn::Eq(sum, hn::Zero(d))) || tail != C{0};
-}
-
-template <typename T, class Source>
+// Unit: what multiplies, in which formats (unit_fma-inl.h, unit_pairs-inl.h).
+template <class Unit, class Source>
 class FlashTile {
  public:
-  using C = Compute<T>;
+  using T = typename Unit::T;
+  using C = typename Unit::C;
+  using Panel = typename Unit::Panel;
 
-  FlashTile(const ForwardArgs& args, const Tile& tile, void* scratch)
+  FlashTile(const ForwardArgs& args, const Tile& tile, Carver carver)
       : args_(args),
         sequence_(Sequence::Of(args, tile.batch)),
         rows_(args, tile, sequence_),
-        scratch_(args, tile.row_end - tile.row_begin, kPromotes<T>, scratch),
-        blocks_(BlocksOf<C>(args)),
+        blocks_(Unit::Blocks(args)),
+        scratch_(&carver, blocks_, rows_.num_panels(), Unit::OutRows(args.head_dim_v)),
+        unit_(args, blocks_, rows_.num_panels(), &carver),
         k_(Source::Of(args.k, args.k_strides, tile, sequence_)),
         v_(Source::Of(args.v, args.v_strides, tile, sequence_)) {}
+
+  // Scratch of a tile of `tile_rows` rows.
+  static size_t ScratchBytes(const ForwardArgs& args, int64_t tile_rows) {
+    Carver carver(nullptr);
+    const FlashBlocks blocks = Unit::Blocks(args);
+    const int64_t panels = hwy::DivCeil(std::max<int64_t>(tile_rows, 1), Panel::kRows);
+    FlashScratch<Panel>(&carver, blocks, panels, Unit::OutRows(args.head_dim_v));
+    Unit(args, blocks, panels, &carver);
+    return carver.bytes();
+  }
 
   void Run() {
     if (NeedsExactDomain()) {
@@ -96,7 +85,23 @@ class FlashTile {
   }
 
  private:
-  static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
+  // Factors of the scores: into q, in ApplyScoreTerms, in the fast softmax.
+  struct Factors {
+    C fold;
+    C terms;
+    C unit;
+  };
+  template <Domain kDomain>
+  Factors FactorsOf() const {
+    const double scale = args_.softmax_scale;
+    if constexpr (Unit::kFoldsScale) {
+      if constexpr (kDomain == Domain::kExact) return {C{1}, static_cast<C>(scale), C{1}};
+      return {static_cast<C>(scale * kLog2E), C{1}, C{1}};
+    }
+    // The sign goes into q, so that the largest product has the largest score.
+    return {std::signbit(scale) ? C{-1} : C{1}, static_cast<C>(std::fabs(scale)),
+            static_cast<C>(std::fabs(scale) * kLog2E)};
+  }
 
   bool NeedsExactDomain() const {
     // Below, folding the scale into q could lose q to underflow. Above, where scale * log2(e) > 1,
@@ -104,101 +109,140 @@ class FlashTile {
     // itself.
     constexpr double kMinScale = 1.0 / 65536, kMaxScale = kLn2;
     const double scale = std::fabs(args_.softmax_scale);
+    // 0 is exact when folded; afterwards, 0 * -inf would not be.
+    const bool zero_is_fast = Unit::kFoldsScale;
     return args_.softcap != 0.0 || args_.alibi_slopes.data != nullptr ||
            args_.bias.data != nullptr || args_.mask.data != nullptr ||
-           (scale != 0.0 && (scale < kMinScale || scale > kMaxScale));
+           ((scale != 0.0 || !zero_is_fast) && (scale < kMinScale || scale > kMaxScale));
   }
 
   template <Domain kDomain>
   void Sweep() {
-    const C fold = kDomain == Domain::kExact ? C{1} : static_cast<C>(args_.softmax_scale * kLog2E);
-    rows_.template PackQueries<T>(fold, scratch_.q);
+    unit_.PackQueries(rows_, FactorsOf<kDomain>().fold);
     scratch_.Reset();
     const KeyRange keys = rows_.VisibleToAny();
     if (keys.empty()) return;
-    for (int64_t block = keys.begin / blocks_.block_k; block * blocks_.block_k < keys.end;
-         ++block) {
-      const KeyRange step{std::max(keys.begin, block * blocks_.block_k),
-                          std::min(keys.end, (block + 1) * blocks_.block_k)};
-      SweepBlock<kDomain>(step);
+    for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
+         begin += blocks_.block_k) {
+      SweepBlock<kDomain>(
+          {std::max(keys.begin, begin), std::min(keys.end, begin + blocks_.block_k)}, begin);
     }
   }
 
+  // `begin`: the first key of the block that `step` lies in.
   template <Domain kDomain>
-  void SweepBlock(const KeyRange& step) {
-    const MatrixRows<C> k =
-        PromoteRows<T>(k_, step.begin, step.end, args_.head_dim, scratch_.promoted_k);
-    const MatrixRows<C> v =
-        PromoteRows<T>(v_, step.begin, step.end, args_.head_dim_v, scratch_.promoted_v);
-    const bool select = AnyNonFinite(v, step.size(), args_.head_dim_v);
+  void SweepBlock(const KeyRange& step, int64_t begin) {
+    const bool select = unit_.LoadBlock(k_, v_, step, begin);
     for (int64_t panel = 0; panel < rows_.num_panels(); ++panel) {
       const PanelRange range = rows_.Range(panel);
       const KeyRange any = rows_.VisibleToAny(range);
       const KeyRange keys{std::max(any.begin, step.begin), std::min(any.end, step.end)};
       if (keys.empty()) continue;
-      const int64_t skip = keys.begin - step.begin;
-      const PanelStep<C> work{panel,
-                              range,
-                              keys,
-                              {k.data + skip * k.stride, k.stride},
-                              {v.data + skip * v.stride, v.stride},
-                              select};
-      const int64_t vectors = hwy::DivCeil(range.size(), static_cast<int64_t>(hn::Lanes(Tag<C>())));
-      SweepVectors<kDomain, kPanelVectors>(vectors, work);
+      const PanelStep work{panel, range, keys, keys, select};
+      const int64_t vectors = hwy::DivCeil(range.size(), Panel::kLanes);
+      SweepVectors<kDomain, Panel::kVectors>(vectors, work, begin);
     }
   }
 
   // The instance of SweepPanel for this number of vectors, at most kVecs.
   template <Domain kDomain, size_t kVecs>
-  void SweepVectors(int64_t vectors, const PanelStep<C>& work) {
+  void SweepVectors(int64_t vectors, const PanelStep& work, int64_t begin) {
     if constexpr (kVecs > 1) {
       if (vectors < static_cast<int64_t>(kVecs)) {
-        return SweepVectors<kDomain, kVecs - 1>(vectors, work);
+        return SweepVectors<kDomain, kVecs - 1>(vectors, work, begin);
       }
     }
-    SweepPanel<kDomain, kVecs>(work);
+    SweepPanel<kDomain, kVecs>(work, begin);
   }
 
-  // One panel of rows against the keys of one block that any of them sees.
+  // One panel of rows against the keys of one block that any of them sees: chunk by chunk, the
+  // scores become weights; the weights of several chunks are multiplied by V at once, as long as
+  // all are relative to one maximum. `begin`: the first key of the block.
   template <Domain kDomain, size_t kVecs>
-  void SweepPanel(const PanelStep<C>& work) {
-    const int64_t keys = work.keys.size();
-    C* q = scratch_.q + work.panel * args_.head_dim * kRows;
-    C* o = scratch_.o + work.panel * args_.head_dim_v * kRows;
-    const PanelState<C> state{scratch_.m + work.panel * kRows, scratch_.l + work.panel * kRows,
-                              scratch_.scale};
-    MultiplyPanel<LeftLayout::kRowMajor, kVecs>(
-        Product<C>{work.k.data, work.k.stride, q, args_.head_dim, scratch_.scores, nullptr}, keys,
-        Accumulate::kNothing);
+  void SweepPanel(const PanelStep& block, int64_t begin) {
+    const Factors factors = FactorsOf<kDomain>();
+    PanelState<C> state{scratch_.m + block.panel * Panel::kRows,
+                        scratch_.l + block.panel * Panel::kRows, scratch_.scale[0]};
+    Values values{block, begin, {}, Accumulate::kOld, nullptr};
+    const int64_t chunk_k = blocks_.chunk_k;
+    for (int64_t chunk = begin + (block.keys.begin - begin) / chunk_k * chunk_k;
+         chunk < block.keys.end; chunk += chunk_k) {
+      PanelStep work = block;
+      work.keys = {std::max(block.keys.begin, chunk), std::min(block.keys.end, chunk + chunk_k)};
+      work.span = SpanOf(work.keys, begin);
+      ScorePanel<kDomain, kVecs>(work, factors, begin);
+      if (UpdateMaximum<Panel, kDomain, kVecs>(state, factors.unit, work.span.size(),
+                                               scratch_.scores)) {
+        AddValues<kVecs>(values);
+        values.span = {};
+        values.accumulate = Accumulate::kScaled;
+        values.scale = state.scale;
+        state.scale = state.scale == scratch_.scale[0] ? scratch_.scale[1] : scratch_.scale[0];
+      }
+      unit_.template Weigh<kDomain, kVecs>(state, factors.unit, work.span, scratch_.scores);
+      values.span = {values.span.empty() ? work.span.begin : values.span.begin, work.span.end};
+    }
+    AddValues<kVecs>(values);
+  }
+
+  // `keys`, out to whole steps of the second product; `begin`: the first key of the block.
+  static KeyRange SpanOf(const KeyRange& keys, int64_t begin) {
+    constexpr int64_t kStep = Unit::kKeyGranule;
+    return {begin + (keys.begin - begin) / kStep * kStep,
+            begin + hwy::DivCeil(keys.end - begin, kStep) * kStep};
+  }
+
+  // Scores of the span of `work`, -inf where a row does not see the key.
+  template <Domain kDomain, size_t kVecs>
+  void ScorePanel(const PanelStep& work, const Factors& factors, int64_t begin) {
+    unit_.template Scores<kVecs>(work.panel, work.span, scratch_.scores);
     if constexpr (kDomain == Domain::kExact) {
-      const PanelTerms<T> terms(args_, rows_, scratch_);
-      ApplyScoreTerms<kVecs>(terms.Fill(work), keys, scratch_.scores);
+      const PanelTerms<T, Panel> panel_terms(args_, rows_, scratch_);
+      ScoreTerms<C> terms = panel_terms.Fill(work);
+      terms.scale = factors.terms;
+      C* at = scratch_.scores + (work.keys.begin - work.span.begin) * Panel::kRows;
+      ApplyScoreTerms<Panel, kVecs>(terms, work.keys.size(), at);
     }
     MaskPanel<kVecs>(work);
     if (HWY_UNLIKELY(work.select)) {
-      std::copy(scratch_.scores, scratch_.scores + keys * kRows, scratch_.additive);
-    }
-    const bool rescaled = SoftmaxPanel<kDomain, kVecs>(state, keys, scratch_.scores);
-    const Product<C> product{work.v.data, work.v.stride, scratch_.scores, keys, o, scratch_.scale};
-    const Accumulate accumulate = rescaled ? Accumulate::kScaled : Accumulate::kOld;
-    if (HWY_UNLIKELY(work.select)) {
-      MultiplyPanelSelecting<kVecs>(product, scratch_.additive, args_.head_dim_v, accumulate);
-    } else {
-      MultiplyPanel<LeftLayout::kDepthMajor, kVecs>(product, args_.head_dim_v, accumulate);
+      std::copy(scratch_.scores, scratch_.scores + work.span.size() * Panel::kRows,
+                scratch_.hidden + (work.span.begin - begin) * Panel::kRows);
     }
   }
 
   // Only the keys that some row of the panel does not see are touched.
   template <size_t kVecs>
-  void MaskPanel(const PanelStep<C>& work) {
+  void MaskPanel(const PanelStep& work) {
     const KeyRange all = rows_.VisibleToAll(work.range);
-    const int64_t begin = std::clamp(all.begin, work.keys.begin, work.keys.end);
-    const int64_t end = std::clamp(all.end, begin, work.keys.end);
-    if (begin == work.keys.begin && end == work.keys.end) return;
+    const int64_t first = work.span.begin;
+    const int64_t begin = std::clamp(all.begin, first, work.span.end);
+    const int64_t end = std::clamp(all.end, begin, work.span.end);
+    if (begin == first && end == work.span.end) return;
     const RowLimits<C> limits = rows_.Limits(work, scratch_);
-    const int64_t first = work.keys.begin;
-    ApplyRowLimits<kVecs>(limits, 0, begin - first, scratch_.scores);
-    ApplyRowLimits<kVecs>(limits, end - first, work.keys.size(), scratch_.scores);
+    ApplyRowLimits<Panel, kVecs>(limits, 0, begin - first, scratch_.scores);
+    ApplyRowLimits<Panel, kVecs>(limits, end - first, work.span.size(), scratch_.scores);
+  }
+
+  // Weighed keys whose values are still to be added to O.
+  struct Values {
+    const PanelStep& block;
+    int64_t begin;  // the first key of the block
+    KeyRange span;
+    Accumulate accumulate;
+    const C* scale;
+  };
+
+  template <size_t kVecs>
+  void AddValues(const Values& values) {
+    if (values.span.empty()) return;
+    C* o = scratch_.o + values.block.panel * Unit::OutRows(args_.head_dim_v) * Panel::kRows;
+    if (HWY_UNLIKELY(values.block.select)) {
+      unit_.template AddValuesSelecting<kVecs>(
+          v_, values.span, values.accumulate, values.scale,
+          scratch_.hidden + (values.span.begin - values.begin) * Panel::kRows, o);
+    } else {
+      unit_.template AddValues<kVecs>(values.span, values.accumulate, values.scale, o);
+    }
   }
 
   // Divides, transposes and stores out and lse. Returns whether a row is suspect: it sees keys, yet
@@ -206,13 +250,15 @@ class FlashTile {
   template <Domain kDomain>
   bool StoreRows(bool only_suspects) {
     bool suspects = false;
+    const int64_t o_stride = Unit::OutRows(args_.head_dim_v) * Panel::kRows;
     for (int64_t panel = 0; panel < rows_.num_panels(); ++panel) {
-      const RowSums<C> sums{scratch_.m + panel * kRows, scratch_.l + panel * kRows, scratch_.scale,
-                            scratch_.suspect + panel * kRows};
-      const PanelStore<T> store(args_, rows_, rows_.Range(panel), sums);
+      const int64_t row = panel * Panel::kRows;
+      const RowSums<C> sums{scratch_.m + row, scratch_.l + row, scratch_.scale[0],
+                            scratch_.suspect + row};
+      const PanelStore<T, Panel> store(args_, rows_, rows_.Range(panel), sums);
       if (!only_suspects) store.MarkSuspects();
       store.Finish(kDomain == Domain::kExact ? 1.0 : kLn2);
-      store.StoreOut(scratch_.o + panel * args_.head_dim_v * kRows, only_suspects);
+      store.StoreOut(scratch_.o + panel * o_stride, only_suspects);
       store.StoreLse(only_suspects);
       suspects = suspects || store.AnySuspect();
     }
@@ -221,27 +267,27 @@ class FlashTile {
 
   const ForwardArgs& args_;
   const Sequence sequence_;
-  const TileRows<C> rows_;
-  FlashScratch<C> scratch_;
+  const TileRows<Panel> rows_;
   const FlashBlocks blocks_;
+  FlashScratch<Panel> scratch_;
+  Unit unit_;
   const Source k_;
   const Source v_;
 };
 
-template <typename T>
+template <class Unit>
 TilePlan PlanFlash(const ForwardArgs& args) {
-  using C = Compute<T>;
   TilePlan plan;
-  plan.block_rows = BlocksOf<C>(args).block_q;
-  plan.row_granule = static_cast<int64_t>(kPanelRows<C>);
+  plan.block_rows = Unit::Blocks(args).block_q;
+  plan.row_granule = Unit::Panel::kRows;
   const int64_t rows = std::min(plan.block_rows, args.seqlen_q * args.group());
-  plan.scratch_bytes = FlashScratch<C>(args, rows, kPromotes<T>, nullptr).bytes();
+  plan.scratch_bytes = FlashTile<Unit, StridedRows<typename Unit::T>>::ScratchBytes(args, rows);
   return plan;
 }
 
-template <typename T>
+template <class Unit>
 void RunFlash(const ForwardArgs& args, const Tile& tile, void* scratch) {
-  FlashTile<T, StridedRows<T>>(args, tile, scratch).Run();
+  FlashTile<Unit, StridedRows<typename Unit::T>>(args, tile, Carver(scratch)).Run();
 }
 
 }  // namespace HWY_NAMESPACE

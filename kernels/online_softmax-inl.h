@@ -100,25 +100,24 @@ HWY_INLINE V WeightExp2(D d, V x) {
 // What changes scores between the product and the softmax, per panel.
 template <typename C>
 struct ScoreTerms {
-  C scale;                    // softmax_scale
-  C softcap;                  // 0 = off
-  const C* slopes = nullptr;  // [kPanelRows], null = no ALiBi
-  const C* row_offsets =
-      nullptr;                  // [kPanelRows]: position of the row minus that of the panel's first
-  C first_key = 0;              // position of the first key minus that of the first row
-  const C* additive = nullptr;  // [keys][kPanelRows]: bias, -inf where masked; null = none
+  C scale;                         // what turns the product into a natural score
+  C softcap;                       // 0 = off
+  const C* slopes = nullptr;       // [kRows], null = no ALiBi
+  const C* row_offsets = nullptr;  // [kRows]: position of the row minus that of the panel's first
+  C first_key = 0;                 // position of the first key minus that of the first row
+  const C* additive = nullptr;     // [keys][kRows]: bias, -inf where masked; null = none
 };
 
 // Keys of a panel that each row sees, as offsets from the panel's first key: first <= key < last.
 template <typename C>
 struct RowLimits {
-  const C* first;  // [kPanelRows]
-  const C* last;   // [kPanelRows]
+  const C* first;  // [kRows]
+  const C* last;   // [kRows]
 };
 
 // Exact domain: s = scale * s -> softcap -> + slope * (j - a) -> + bias, -inf where the mask or the
 // bias hides the key, whatever the score was.
-template <size_t kVecs, typename C>
+template <class Panel, size_t kVecs, typename C = typename Panel::C>
 HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* scores) {
   const Tag<C> d;
   const size_t lanes = hn::Lanes(d);
@@ -126,7 +125,7 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
   const auto softcap = hn::Set(d, terms.softcap);
   for (int64_t j = 0; j < keys; ++j) {
     for (size_t v = 0; v < kVecs; ++v) {
-      C* at = scores + j * static_cast<int64_t>(kPanelRows<C>) + v * lanes;
+      C* at = scores + j * Panel::kRows + v * lanes;
       auto s = hn::Mul(hn::Load(d, at), hn::Set(d, terms.scale));
       if (terms.softcap != 0) {
         s = hn::Mul(softcap, hn::Tanh(d, hn::Div(s, softcap)));
@@ -137,8 +136,7 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
         s = hn::MulAdd(hn::Load(d, terms.slopes + v * lanes), delta, s);
       }
       if (terms.additive != nullptr) {
-        const auto term =
-            hn::Load(d, terms.additive + j * static_cast<int64_t>(kPanelRows<C>) + v * lanes);
+        const auto term = hn::Load(d, terms.additive + j * Panel::kRows + v * lanes);
         s = hn::IfThenElse(hn::Eq(term, minus_inf), minus_inf, hn::Add(s, term));
       }
       hn::Store(s, d, at);
@@ -147,7 +145,7 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
 }
 
 // -inf for keys [begin, end) of the panel outside a row's limits.
-template <size_t kVecs, typename C>
+template <class Panel, size_t kVecs, typename C = typename Panel::C>
 HWY_NOINLINE void ApplyRowLimits(const RowLimits<C>& limits, int64_t begin, int64_t end,
                                  C* scores) {
   const Tag<C> d;
@@ -156,7 +154,7 @@ HWY_NOINLINE void ApplyRowLimits(const RowLimits<C>& limits, int64_t begin, int6
   for (int64_t j = begin; j < end; ++j) {
     const auto key = hn::Set(d, static_cast<C>(j));
     for (size_t v = 0; v < kVecs; ++v) {
-      C* at = scores + j * static_cast<int64_t>(kPanelRows<C>) + v * lanes;
+      C* at = scores + j * Panel::kRows + v * lanes;
       const auto visible = hn::And(hn::Ge(key, hn::Load(d, limits.first + v * lanes)),
                                    hn::Lt(key, hn::Load(d, limits.last + v * lanes)));
       hn::Store(hn::IfThenElse(visible, hn::Load(d, at), minus_inf), d, at);
@@ -164,70 +162,111 @@ HWY_NOINLINE void ApplyRowLimits(const RowLimits<C>& limits, int64_t begin, int6
   }
 }
 
-// The state of a panel's rows between key blocks; each array [kPanelRows].
+// The state of a panel's rows between chunks of keys; each array [kRows].
 template <typename C>
 struct PanelState {
   C* m;  // what weights are relative to: within the threshold of the maximum so far; -inf at first
   C* l;  // sum of weights
-  C* scale;  // out: what O must be multiplied by before this block's product is added
+  C* scale;  // out: what O must be multiplied by before the product of these keys is added
 };
 
-// Turns scores into weights in place and updates m and l. Returns whether any row's scale is not 1.
-// A weight is summed in the order and with the rounding of a product with V = 1.
-template <Domain kDomain, size_t kVecs, typename C>
-HWY_NOINLINE bool SoftmaxPanel(const PanelState<C>& state, int64_t keys, C* scores) {
+// Fast domain: scores times `unit` are powers of two; 1 where q has the factor in it.
+// First half of a step: lets m, l and scale follow the maximum. Returns whether any row's scale is
+// not 1; if none is, `scale` is left as it was.
+template <class Panel, Domain kDomain, size_t kVecs, typename C = typename Panel::C>
+HWY_NOINLINE bool UpdateMaximum(const PanelState<C>& state, C unit, int64_t keys, const C* scores) {
   const Tag<C> d;
   using V = hn::Vec<Tag<C>>;
   const size_t lanes = hn::Lanes(d);
-  constexpr int64_t kStride = static_cast<int64_t>(kPanelRows<C>);
-  const V minus_inf = hn::Set(d, -kInfinity<C>);
   const V log2e = hn::Set(d, static_cast<C>(kLog2E));
   // The exact domain keeps weights at most 1, so that O has all of the range.
   const V threshold =
       hn::Set(d, kDomain == Domain::kExact ? C{0} : static_cast<C>(kRescaleThresholdLog2));
 
   V max[kVecs];
-  for (size_t v = 0; v < kVecs; ++v) max[v] = minus_inf;
+  for (size_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, -kInfinity<C>);
   for (int64_t j = 0; j < keys; ++j) {
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
-      max[v] = hn::Max(max[v], hn::Load(d, scores + j * kStride + v * lanes));
+      max[v] = hn::Max(max[v], hn::Load(d, scores + j * Panel::kRows + v * lanes));
     }
   }
 
-  V base[kVecs];
-  V sum[kVecs];
-  bool rescaled = false;
+  V old_m[kVecs];
+  auto any_grows = hn::MaskFalse(d);
   HWY_UNROLL(4)
   for (size_t v = 0; v < kVecs; ++v) {
-    const V old_m = hn::Load(d, state.m + v * lanes);
-    const auto grows = hn::Gt(max[v], hn::Add(old_m, threshold));
-    const V new_m = hn::IfThenElse(grows, max[v], old_m);
-    V shift = hn::Sub(old_m, new_m);
+    if constexpr (kDomain == Domain::kFast) max[v] = hn::Mul(max[v], hn::Set(d, unit));
+    old_m[v] = hn::Load(d, state.m + v * lanes);
+    any_grows = hn::Or(any_grows, hn::Gt(max[v], hn::Add(old_m[v], threshold)));
+  }
+  if (hn::AllFalse(d, any_grows)) return false;
+  HWY_UNROLL(4)
+  for (size_t v = 0; v < kVecs; ++v) {
+    const auto grows = hn::Gt(max[v], hn::Add(old_m[v], threshold));
+    const V new_m = hn::IfThenElse(grows, max[v], old_m[v]);
+    V shift = hn::Sub(old_m[v], new_m);
     if constexpr (kDomain == Domain::kExact) shift = hn::Mul(shift, log2e);
     const V scale = hn::IfThenElse(grows, WeightExp2(d, shift), hn::Set(d, C{1}));
-    rescaled = rescaled || !hn::AllFalse(d, grows);
     hn::Store(new_m, d, state.m + v * lanes);
     hn::Store(scale, d, state.scale + v * lanes);
-    sum[v] = hn::Mul(hn::Load(d, state.l + v * lanes), scale);
-    // A row that has seen nothing yet: -inf - 0 stays -inf, -inf - -inf would be NaN.
-    base[v] = hn::IfThenElse(hn::Eq(new_m, minus_inf), hn::Zero(d), new_m);
+    hn::Store(hn::Mul(hn::Load(d, state.l + v * lanes), scale), d, state.l + v * lanes);
+  }
+  return true;
+}
+
+// The weight of a score, as a function object: what is constant over a panel is loaded once.
+template <class Panel, Domain kDomain, size_t kVecs>
+class PanelWeights {
+ public:
+  using C = typename Panel::C;
+  using V = hn::Vec<Tag<C>>;
+
+  HWY_INLINE PanelWeights(const C* m, C unit) {
+    const Tag<C> d;
+    unit_ = hn::Set(d, kDomain == Domain::kExact ? static_cast<C>(kLog2E) : unit);
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      const V row_m = hn::Load(d, m + v * hn::Lanes(d));
+      // A row that has seen nothing yet: -inf - 0 stays -inf, -inf - -inf would be NaN.
+      base_[v] = hn::IfThenElse(hn::Eq(row_m, hn::Set(d, -kInfinity<C>)), hn::Zero(d), row_m);
+    }
   }
 
+  HWY_INLINE V operator()(V score, size_t v) const {
+    const Tag<C> d;
+    if constexpr (kDomain == Domain::kExact) {
+      return WeightExp2(d, hn::Mul(hn::Sub(score, base_[v]), unit_));
+    } else {
+      return WeightExp2(d, hn::MulSub(score, unit_, base_[v]));
+    }
+  }
+
+ private:
+  V base_[kVecs];
+  V unit_;
+};
+
+// Second half: turns scores into weights, in place, and sums them in l, in the order and with the
+// rounding of a product with V = 1.
+template <class Panel, Domain kDomain, size_t kVecs, typename C = typename Panel::C>
+HWY_NOINLINE void WeighInPlace(const PanelState<C>& state, C unit, int64_t keys, C* scores) {
+  const Tag<C> d;
+  using V = hn::Vec<Tag<C>>;
+  const size_t lanes = hn::Lanes(d);
+  const PanelWeights<Panel, kDomain, kVecs> weight(state.m, unit);
+  V sum[kVecs];
+  for (size_t v = 0; v < kVecs; ++v) sum[v] = hn::Load(d, state.l + v * lanes);
   for (int64_t j = 0; j < keys; ++j) {
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
-      C* at = scores + j * kStride + v * lanes;
-      V x = hn::Sub(hn::Load(d, at), base[v]);
-      if constexpr (kDomain == Domain::kExact) x = hn::Mul(x, log2e);
-      const V p = WeightExp2(d, x);
+      C* at = scores + j * Panel::kRows + v * lanes;
+      const V p = weight(hn::Load(d, at), v);
       sum[v] = hn::Add(sum[v], p);
       hn::Store(p, d, at);
     }
   }
-  HWY_UNROLL(4)
   for (size_t v = 0; v < kVecs; ++v) hn::Store(sum[v], d, state.l + v * lanes);
-  return rescaled;
 }
 
 }  // namespace HWY_NAMESPACE

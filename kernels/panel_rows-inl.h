@@ -1,5 +1,4 @@
-// The rows of a tile: which query each lane of a panel is, what it sees, where its operands live;
-// and the scratch of a tile.
+// The rows of a tile: which query each lane of a panel is, what it sees, where its operands live.
 
 #if defined(FLASHLANE_KERNELS_PANEL_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_PANEL_ROWS_INL_H_
@@ -16,8 +15,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
-#include "kernels/block_sizes.h"
-#include "kernels/convert-inl.h"
+#include "kernels/flash_scratch.h"
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
 #include "kernels/tile_matmul-inl.h"
@@ -29,12 +27,6 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename C>
-FlashBlocks BlocksOf(const ForwardArgs& args) {
-  return ChooseFlashBlocks(args.head_dim, args.head_dim_v, static_cast<int64_t>(kPanelRows<C>),
-                           static_cast<int64_t>(sizeof(C)));
-}
-
 // Rows [begin, end) of one panel, in the numbering of Tile.
 struct PanelRange {
   int64_t begin;
@@ -42,85 +34,20 @@ struct PanelRange {
   int64_t size() const { return end - begin; }
 };
 
-// One panel against the keys of one block that any of its rows sees.
-template <typename C>
+// One panel against the keys of one chunk that any of its rows sees.
 struct PanelStep {
   int64_t panel;
   PanelRange range;
   KeyRange keys;
-  MatrixRows<C> k;  // from keys.begin on
-  MatrixRows<C> v;
-  bool select;  // v holds a NaN or an infinity: masked keys must be left out, not multiplied by 0
+  KeyRange span;  // keys, out to whole steps of the unit; what lies beyond keys is hidden
+  bool select;    // v holds a NaN or an infinity: hidden keys must be left out, not multiplied by 0
 };
 
-// Everything a tile needs, carved from one aligned allocation. With a null base it only measures.
-template <typename C>
-class FlashScratch {
- public:
-  // `promotes`: K and V are of another type than C.
-  FlashScratch(const ForwardArgs& args, int64_t tile_rows, bool promotes, void* base)
-      : base_(static_cast<uint8_t*>(base)) {
-    constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
-    rows_ = hwy::RoundUpTo(static_cast<size_t>(std::max<int64_t>(tile_rows, 1)), kPanelRows<C>);
-    const int64_t rows = static_cast<int64_t>(rows_);
-    const int64_t block_k =
-        std::min(BlocksOf<C>(args).block_k, std::max<int64_t>(args.seqlen_k, 1));
-    o_count_ = rows * args.head_dim_v;
-    q = Carve<C>(rows * args.head_dim);
-    o = Carve<C>(o_count_);
-    m = Carve<C>(rows);
-    l = Carve<C>(rows);
-    suspect = Carve<uint8_t>(rows);
-    scores = Carve<C>(block_k * kRows);
-    additive = Carve<C>(block_k * kRows);
-    scale = Carve<C>(kRows);
-    lane_a = Carve<C>(kRows);
-    lane_b = Carve<C>(kRows);
-    if (promotes) {
-      promoted_k = Carve<C>(block_k * args.head_dim);
-      promoted_v = Carve<C>(block_k * args.head_dim_v);
-    }
-  }
-
-  size_t bytes() const { return offset_; }
-
-  void Reset() {
-    std::fill(m, m + rows_, -kInfinity<C>);
-    std::fill(l, l + rows_, C{0});
-    std::fill(o, o + o_count_, C{0});
-  }
-
-  C* q = nullptr;              // panels of [head_dim][kPanelRows]
-  C* o = nullptr;              // panels of [head_dim_v][kPanelRows]
-  C* m = nullptr;              // [rows]
-  C* l = nullptr;              // [rows]
-  uint8_t* suspect = nullptr;  // [rows]
-  C* scores = nullptr;         // [block_k][kPanelRows]: S, then P
-  C* additive =
-      nullptr;          // [block_k][kPanelRows]: bias and mask; a copy of S where V needs selection
-  C* scale = nullptr;   // [kPanelRows]
-  C* lane_a = nullptr;  // [kPanelRows]: first visible key, or ALiBi slope
-  C* lane_b = nullptr;  // [kPanelRows]: last visible key, or position
-  C* promoted_k = nullptr;  // [block_k][head_dim]
-  C* promoted_v = nullptr;  // [block_k][head_dim_v]
-
- private:
-  template <typename U>
-  U* Carve(int64_t count) {
-    U* at = base_ == nullptr ? nullptr : reinterpret_cast<U*>(base_ + offset_);
-    offset_ += hwy::RoundUpTo(static_cast<size_t>(count) * sizeof(U), kScratchAlignment);
-    return at;
-  }
-
-  uint8_t* base_;
-  size_t offset_ = 0;
-  size_t rows_ = 0;
-  int64_t o_count_ = 0;
-};
-
-template <typename C>
+template <class Panel>
 class TileRows {
  public:
+  using C = typename Panel::C;
+
   TileRows(const ForwardArgs& args, const Tile& tile, const Sequence& sequence)
       : args_(args),
         tile_(tile),
@@ -143,14 +70,15 @@ class TileRows {
     return mask_.VisibleToAll(Query(range.begin), Query(range.end - 1) + 1);
   }
 
-  // Q^T of every panel, times `fold`. Lanes beyond the last row of a vector repeat it.
-  template <typename T>
-  void PackQueries(C fold, C* packed) const {
-    const Tag<C> d;
-    const auto factor = hn::Set(d, fold);
+  // Q^T of every panel, `width` elements of a row each; panels are `stride` elements apart.
+  // pack.Load(row, at) gives elements [at, at + kLanes) as a vector, pack.One(row, at) element at.
+  template <typename T, class Pack, typename E>
+  void PackQueries(const Pack& pack, int64_t width, int64_t stride, E* packed) const {
+    const hn::ScalableTag<E> d;
+    static_assert(hn::MaxLanes(hn::ScalableTag<E>()) == kLanes);
     for (int64_t panel = 0; panel < num_panels(); ++panel) {
       const PanelRange range = Range(panel);
-      C* to = packed + panel * args_.head_dim * kRows;
+      E* to = packed + panel * stride;
       for (int64_t lane = 0; lane < range.size(); lane += kLanes) {
         const T* rows[kLanes];  // missing rows repeat the last; their lanes are never looked at
         for (int64_t i = 0; i < kLanes; ++i) {
@@ -158,34 +86,30 @@ class TileRows {
                                         std::min(range.begin + lane + i, range.end - 1));
         }
         int64_t at = 0;
-        for (; at + kLanes <= args_.head_dim; at += kLanes) {
-          hn::Vec<Tag<C>> v[kLanes];
+        for (; at + kLanes <= width; at += kLanes) {
+          hn::Vec<hn::ScalableTag<E>> v[kLanes];
           HWY_UNROLL(16)
-          for (int64_t i = 0; i < kLanes; ++i)
-            v[i] = hn::Mul(LoadPromoted(d, rows[i] + at), factor);
+          for (int64_t i = 0; i < kLanes; ++i) v[i] = pack.Load(rows[i], at);
           Transpose(d, v);
           HWY_UNROLL(16)
           for (int64_t i = 0; i < kLanes; ++i) hn::Store(v[i], d, to + (at + i) * kRows + lane);
         }
-        for (; at < args_.head_dim; ++at) {
-          for (int64_t i = 0; i < kLanes; ++i) {
-            to[at * kRows + lane + i] = LoadScalar(rows[i] + at) * fold;
-          }
+        for (; at < width; ++at) {
+          for (int64_t i = 0; i < kLanes; ++i) to[at * kRows + lane + i] = pack.One(rows[i], at);
         }
       }
     }
   }
 
-  // Fills the per-lane limits for the keys of `work`; lanes without a row see nothing.
-  RowLimits<C> Limits(const PanelStep<C>& work, const FlashScratch<C>& scratch) const {
-    const int64_t keys = work.keys.size();
+  // Fills the per-lane limits for the span of `work`; lanes without a row see nothing.
+  RowLimits<C> Limits(const PanelStep& work, const FlashScratch<Panel>& scratch) const {
     std::fill(scratch.lane_a, scratch.lane_a + kRows, C{0});
     std::fill(scratch.lane_b, scratch.lane_b + kRows, C{0});
     for (int64_t r = work.range.begin; r < work.range.end; ++r) {
       const KeyRange visible = mask_.Visible(Query(r));
       const int64_t lane = r - work.range.begin;
-      scratch.lane_a[lane] = static_cast<C>(Offset(visible.begin, work.keys.begin, keys));
-      scratch.lane_b[lane] = static_cast<C>(Offset(visible.end, work.keys.begin, keys));
+      scratch.lane_a[lane] = static_cast<C>(Offset(visible.begin, work.span));
+      scratch.lane_b[lane] = static_cast<C>(Offset(visible.end, work.span));
     }
     return {scratch.lane_a, scratch.lane_b};
   }
@@ -210,12 +134,12 @@ class TileRows {
   }
 
  private:
-  static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
-  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<C>()));
+  static constexpr int64_t kRows = Panel::kRows;
+  static constexpr int64_t kLanes = Panel::kLanes;
 
-  // Offset of a key bound from `begin`, within [0, keys].
-  static int64_t Offset(int64_t bound, int64_t begin, int64_t keys) {
-    return std::clamp(bound, begin, begin + keys) - begin;
+  // Offset of a key bound within `span`.
+  static int64_t Offset(int64_t bound, const KeyRange& span) {
+    return std::clamp(bound, span.begin, span.end) - span.begin;
   }
 
   const ForwardArgs& args_;

@@ -37,12 +37,12 @@ struct RowSums {
   uint8_t* suspect;  // the row must be computed in the exact domain
 };
 
-template <typename T>
+template <typename T, class Panel>
 class PanelStore {
  public:
-  using C = Compute<T>;
+  using C = typename Panel::C;
 
-  PanelStore(const ForwardArgs& args, const TileRows<C>& rows, const PanelRange& range,
+  PanelStore(const ForwardArgs& args, const TileRows<Panel>& rows, const PanelRange& range,
              const RowSums<C>& sums)
       : args_(args), rows_(rows), range_(range), sums_(sums) {}
 
@@ -131,8 +131,8 @@ class PanelStore {
   }
 
  private:
-  static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
-  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<C>()));
+  static constexpr int64_t kRows = Panel::kRows;
+  static constexpr int64_t kLanes = Panel::kLanes;
 
   bool Skips(int64_t lane, bool only_suspects) const {
     return only_suspects && sums_.suspect[lane] == 0;
@@ -154,7 +154,7 @@ class PanelStore {
   }
 
   const ForwardArgs& args_;
-  const TileRows<C>& rows_;
+  const TileRows<Panel>& rows_;
   const PanelRange range_;
   const RowSums<C> sums_;
 };

@@ -24,18 +24,18 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
+template <typename T, class Panel>
 class PanelTerms {
  public:
-  using C = Compute<T>;
+  using C = typename Panel::C;
 
-  PanelTerms(const ForwardArgs& args, const TileRows<C>& rows, const FlashScratch<C>& scratch)
+  PanelTerms(const ForwardArgs& args, const TileRows<Panel>& rows,
+             const FlashScratch<Panel>& scratch)
       : args_(args), rows_(rows), scratch_(scratch) {}
 
   // Fills the per-lane and per-score terms for the keys of `work`.
-  ScoreTerms<C> Fill(const PanelStep<C>& work) const {
+  ScoreTerms<C> Fill(const PanelStep& work) const {
     ScoreTerms<C> terms;
-    terms.scale = static_cast<C>(args_.softmax_scale);
     terms.softcap = static_cast<C>(args_.softcap);
     if (args_.alibi_slopes.data != nullptr) FillAlibi(work, &terms);
     if (args_.bias.data != nullptr || args_.mask.data != nullptr) {
@@ -46,9 +46,9 @@ class PanelTerms {
   }
 
  private:
-  static constexpr int64_t kRows = static_cast<int64_t>(kPanelRows<C>);
+  static constexpr int64_t kRows = Panel::kRows;
 
-  void FillAlibi(const PanelStep<C>& work, ScoreTerms<C>* terms) const {
+  void FillAlibi(const PanelStep& work, ScoreTerms<C>* terms) const {
     const int64_t first_query = rows_.Query(work.range.begin);
     std::fill(scratch_.lane_a, scratch_.lane_a + kRows, C{0});
     std::fill(scratch_.lane_b, scratch_.lane_b + kRows, C{0});
@@ -68,7 +68,7 @@ class PanelTerms {
   }
 
   // Bias + mask as one number to add: -inf hides the key.
-  void FillAdditive(const PanelStep<C>& work) const {
+  void FillAdditive(const PanelStep& work) const {
     C* additive = scratch_.additive;
     const int64_t keys = work.keys.size();
     // The padding mask of an encoder: one term per key.
@@ -105,8 +105,8 @@ class PanelTerms {
   }
 
   const ForwardArgs& args_;
-  const TileRows<C>& rows_;
-  const FlashScratch<C>& scratch_;
+  const TileRows<Panel>& rows_;
+  const FlashScratch<Panel>& scratch_;
 };
 
 }  // namespace HWY_NAMESPACE

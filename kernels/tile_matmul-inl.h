@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/block_sizes.h"
@@ -44,9 +45,21 @@ inline constexpr bool kHasF16Conversion = false;
 template <typename C>
 using Tag = hn::ScalableTag<C>;
 inline constexpr size_t kPanelVectors = TileVectors(kNumRegisters);
-// Query rows of one panel: the width of a register tile, and the row stride of S and O.
+
+// A panel: kVectors vectors of query rows. The width of a register tile, and the row stride of S^T
+// and O^T.
+template <typename C_, size_t kVectors_>
+struct PanelOf {
+  using C = C_;
+  static constexpr size_t kVectors = kVectors_;
+  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<C>()));
+  static constexpr int64_t kRows = kLanes * static_cast<int64_t>(kVectors);
+};
+// The panel of multiply-add tiles.
 template <typename C>
-inline constexpr size_t kPanelRows = hn::MaxLanes(Tag<C>()) * kPanelVectors;
+using FmaPanel = PanelOf<C, kPanelVectors>;
+template <typename C>
+inline constexpr size_t kPanelRows = static_cast<size_t>(FmaPanel<C>::kRows);
 
 // How the left operand is stored: element (m, t) of row m and depth t at a[m * stride + t] (K in
 // S^T = K Q^T) or at a[t * stride + m] (V in O^T = V^T P^T).
@@ -117,22 +130,29 @@ HWY_INLINE void MultiplyTile(const Product<C>& p, int64_t m, Accumulate accumula
   }
 }
 
-// All `rows` rows of the product. The sum over depth runs in the same order whatever the tile, so a
-// row's bits do not depend on where it lies.
-template <LeftLayout kLayout, size_t kVecs, typename C>
-HWY_NOINLINE void MultiplyPanel(const Product<C>& p, int64_t rows, Accumulate accumulate) {
+// Calls tile(m, number of rows) for register tiles that together make up `rows` rows.
+template <class TileFunction>
+HWY_INLINE void ForRowTiles(int64_t rows, TileFunction tile) {
   constexpr int64_t kFull = static_cast<int64_t>(kTileRows);
   int64_t m = 0;
   // 6 + 2 is slower than 4 + 4: two rows do not hide the latency of a multiply-add.
   const bool split_evenly = rows % kFull == 2 && rows > kFull;
   const int64_t full_end = rows / kFull * kFull - (split_evenly ? kFull : 0);
-  for (; m < full_end; m += kFull) MultiplyTile<kLayout, kTileRows, kVecs>(p, m, accumulate);
-  for (; m + 4 <= rows; m += 4) MultiplyTile<kLayout, 4, kVecs>(p, m, accumulate);
+  for (; m < full_end; m += kFull) tile(m, std::integral_constant<size_t, kTileRows>());
+  for (; m + 4 <= rows; m += 4) tile(m, std::integral_constant<size_t, 4>());
   if (m + 2 <= rows) {
-    MultiplyTile<kLayout, 2, kVecs>(p, m, accumulate);
+    tile(m, std::integral_constant<size_t, 2>());
     m += 2;
   }
-  if (m < rows) MultiplyTile<kLayout, 1, kVecs>(p, m, accumulate);
+  if (m < rows) tile(m, std::integral_constant<size_t, 1>());
+}
+
+// All `rows` rows of the product. The sum over depth runs in the same order whatever the tile, so a
+// row's bits do not depend on where it lies.
+template <LeftLayout kLayout, size_t kVecs, typename C>
+HWY_NOINLINE void MultiplyPanel(const Product<C>& p, int64_t rows, Accumulate accumulate) {
+  ForRowTiles(rows, [&](int64_t m, auto tile_rows)
+                        HWY_ATTR { MultiplyTile<kLayout, tile_rows(), kVecs>(p, m, accumulate); });
 }
 
 // O^T += V^T P^T where V holds NaN or Inf: a key whose score was -inf (`scores`, as p.b)

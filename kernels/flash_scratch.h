@@ -1,0 +1,79 @@
+// Working memory of one tile, carved from one aligned allocation.
+#ifndef FLASHLANE_KERNELS_FLASH_SCRATCH_H_
+#define FLASHLANE_KERNELS_FLASH_SCRATCH_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/args.h"
+#include "kernels/block_sizes.h"
+
+namespace flashlane::kernels {
+
+// Hands out consecutive, aligned pieces of `base`. With a null base it only measures.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<uint8_t*>(base)) {}
+
+  template <typename U>
+  U* Take(int64_t count) {
+    U* at = base_ == nullptr ? nullptr : reinterpret_cast<U*>(base_ + offset_);
+    const size_t bytes = static_cast<size_t>(count) * sizeof(U);
+    offset_ += (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+    return at;
+  }
+
+  size_t bytes() const { return offset_; }
+
+ private:
+  uint8_t* base_;
+  size_t offset_ = 0;
+};
+
+// What every unit needs: the results so far and the scores of one panel. Panels are
+// [rows of the matrix][kRows query rows].
+template <class Panel>
+struct FlashScratch {
+  using C = typename Panel::C;
+
+  // `o_rows`: head_dim_v, or more where the unit stores whole tiles.
+  FlashScratch(Carver* carver, const FlashBlocks& blocks, int64_t num_panels, int64_t o_rows)
+      : rows(num_panels * Panel::kRows), o_count(rows * o_rows) {
+    o = carver->Take<C>(o_count);
+    m = carver->Take<C>(rows);
+    l = carver->Take<C>(rows);
+    suspect = carver->Take<uint8_t>(rows);
+    scores = carver->Take<C>(blocks.chunk_k * Panel::kRows);
+    additive = carver->Take<C>(blocks.chunk_k * Panel::kRows);
+    hidden = carver->Take<C>(blocks.block_k * Panel::kRows);
+    scale[0] = carver->Take<C>(Panel::kRows);
+    scale[1] = carver->Take<C>(Panel::kRows);
+    lane_a = carver->Take<C>(Panel::kRows);
+    lane_b = carver->Take<C>(Panel::kRows);
+  }
+
+  void Reset() {
+    std::fill(m, m + rows, -std::numeric_limits<C>::infinity());
+    std::fill(l, l + rows, C{0});
+    std::fill(o, o + o_count, C{0});
+  }
+
+  int64_t rows;
+  int64_t o_count;
+  C* o;              // panels of [o_rows][kRows]
+  C* m;              // [rows]
+  C* l;              // [rows]
+  uint8_t* suspect;  // [rows]
+  C* scores;         // [chunk_k][kRows]
+  C* additive;       // [chunk_k][kRows]: bias and mask
+  C* hidden;         // [block_k][kRows]: a copy of the scores where V needs selection
+  C* scale[2];       // [kRows] each: of the last two rescalings
+  C* lane_a;         // [kRows]: first visible key, or ALiBi slope
+  C* lane_b;         // [kRows]: last visible key, or position
+};
+
+}  // namespace flashlane::kernels
+
+#endif  // FLASHLANE_KERNELS_FLASH_SCRATCH_H_
