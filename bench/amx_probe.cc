@@ -2,11 +2,10 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__) && defined(__linux__)
+#include "dispatch/amx.h"
+#include "kernels/amx_config.h"
 
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#if FLASHLANE_HAS_AMX
 
 #include <algorithm>
 #include <memory>
@@ -25,24 +24,12 @@ constexpr double kProductFlops = 2.0 * 16 * 16 * 32;
 // Left and right tiles: 8 KiB each, which leaves half of a 32 KiB L1 free.
 constexpr int64_t kTilesPerSide = 8;
 
-// Operand of ldtilecfg.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
 // Inline assembly throughout: g++ 12.2 drops stores to the operand of _tile_loadconfig, and its
 // _tile_loadd does not say that it reads memory.
 #define FLASHLANE_AMX __attribute__((target("amx-tile,amx-bf16"), noinline))
 
 FLASHLANE_AMX void Configure() {
-  TileConfig config;
-  std::fill(config.row_bytes, config.row_bytes + 8, static_cast<uint16_t>(kRowBytes));
-  std::fill(config.rows, config.rows + 8, static_cast<uint8_t>(kRows));
+  const kernels::AmxConfig config = kernels::AmxConfig::WholeTiles();
   asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
   // Operands are tiles 4 to 7, sums 0 to 3: all start as zeros.
   asm volatile(
@@ -94,39 +81,7 @@ FLASHLANE_AMX void MultiplyFromL1(const uint8_t* left, const uint8_t* right, int
 #undef FLASHLANE_FOUR_PRODUCTS
 #undef FLASHLANE_AMX
 
-// Control register 0 of the extended state: what the operating system saves.
-uint64_t SavedState() {
-  uint32_t low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (uint64_t{high} << 32) | low;
-}
-
-const char* FindWhyNoAmx() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kAmxTile) == 0 ||
-      (edx & kAmxBf16) == 0) {
-    return "the CPU has no AMX with bf16";
-  }
-  constexpr unsigned kOsXsave = 1u << 27;
-  constexpr uint64_t kTileState = (1u << 17) | (1u << 18);  // configuration and data
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & kOsXsave) == 0 ||
-      (SavedState() & kTileState) != kTileState) {
-    return "the operating system does not save AMX tiles";
-  }
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
-    return "the operating system refuses this process AMX tiles";
-  }
-  return nullptr;
-}
-
 }  // namespace
-
-const char* WhyNoAmx() {
-  static const char* const reason = FindWhyNoAmx();
-  return reason;
-}
 
 Probe AmxRegistersProbe() {
   if (WhyNoAmx() != nullptr) return {};
@@ -159,7 +114,6 @@ Probe AmxL1Probe() {
 #else
 
 namespace flashlane::bench {
-const char* WhyNoAmx() { return "not an x86-64 Linux system"; }
 Probe AmxRegistersProbe() { return {}; }
 Probe AmxL1Probe() { return {}; }
 }  // namespace flashlane::bench

@@ -6,12 +6,8 @@
 
 namespace flashlane::bench {
 
-// Null if the CPU has the unit and the operating system lets this process use it (asks once), else
-// what is missing.
-const char* WhyNoAmx();
-
-// Absent where WhyNoAmx() gives a reason. The unit has been seen to run at two speeds, for seconds
-// at a time: trust ratios within one run only.
+// Absent where WhyNoAmx() (dispatch/amx.h) gives a reason. The unit has been seen to run at two
+// speeds, for seconds at a time: trust ratios within one run only.
 Probe AmxRegistersProbe();  // tile registers only
 Probe AmxL1Probe();         // 4 sums; 2 left and 2 right tiles loaded from L1 for every 4 products
 

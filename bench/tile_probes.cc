@@ -106,7 +106,10 @@ struct PanelMemory {
   void Softmax(int64_t panel) const {
     const fk::PanelState<C> state{m.get() + panel * kPanel<C>, l.get() + panel * kPanel<C>,
                                   scale.get()};
-    fk::SoftmaxPanel<fk::Domain::kFast, fk::kPanelVectors>(state, Opaque(kKeys), scores.get());
+    using Panel = fk::FmaPanel<C>;
+    const int64_t keys = Opaque(kKeys);
+    fk::UpdateMaximum<Panel, fk::Domain::kFast, Panel::kVectors>(state, C(1), keys, scores.get());
+    fk::WeighInPlace<Panel, fk::Domain::kFast, Panel::kVectors>(state, C(1), keys, scores.get());
   }
   void MultiplyPV(int64_t panel) const {
     const int64_t width = Opaque(kWidth);
@@ -189,7 +192,6 @@ Part PackPart() {
   using C = fk::Compute<T>;
   constexpr int64_t kRows = kBlocks<C>.block_q;
   const auto from = Filled<T>(kRows * kHeadDim, hwy::ConvertScalarTo<T>(0.5));
-  const auto to = Filled<C>(kRows * kHeadDim, C(0));
   kernels::ForwardArgs args;
   args.q = from.get();
   args.q_strides = {kRows * kHeadDim, kRows * kHeadDim, kHeadDim};
@@ -197,14 +199,19 @@ Part PackPart() {
   args.seqlen_q = args.seqlen_k = kRows;
   args.head_dim = args.head_dim_v = kHeadDim;
   args.k_len.value = kRows;
+  const kernels::FlashBlocks blocks = fk::FmaUnit<T>::Blocks(args);
+  kernels::Carver measure(nullptr);
+  fk::FmaUnit<T>(args, blocks, kRows / kPanel<C>, &measure);
+  const auto scratch = Filled<uint8_t>(static_cast<int64_t>(measure.bytes()), 0);
   Part part;
   part.precision = kPrecision<C>;
   part.elements = static_cast<double>(kRows * kHeadDim);
-  part.call = [from, to, args] {
+  part.call = [from, scratch, args, blocks] {
     const kernels::Tile tile{0, 0, 0, kRows};
-    fk::TileRows<C>(args, tile, kernels::Sequence::Of(args, tile.batch))
-        .template PackQueries<T>(C(0.1), to.get());
-    hwy::PreventElision(to[0]);
+    const fk::TileRows<fk::FmaPanel<C>> rows(args, tile, kernels::Sequence::Of(args, tile.batch));
+    kernels::Carver carver(scratch.get());
+    fk::FmaUnit<T>(args, blocks, rows.num_panels(), &carver).PackQueries(rows, C(0.1));
+    hwy::PreventElision(scratch[0]);
   };
   return part;
 }

@@ -160,19 +160,21 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
           "scratch: " + std::to_string(plan.scratch_bytes) + " bytes could not be allocated"};
 }
 
-void LogChoice(const KernelRow& row, const Target& target, const kernels::TilePlan& plan,
-               int threads) {
+void LogChoice(const KernelRow& row, const Target& target, const kernels::ForwardEntry& entry,
+               const Resources& resources) {
   std::string skipped;
   for (const Target& other : SupportedTargetList()) {
-    if (other.bit < target.bit) skipped += std::string(" ") + other.name;
+    if (other.bit == target.bit) break;
+    skipped += std::string(" ") + other.name;
   }
-  LogDebug(std::string(row.name) + "/" + DTypeName(row.dtype) + " on " +
-           (row.vectorised ? target.name : "scalar code") + ", " + std::to_string(threads) +
-           " threads, tiles of " + std::to_string(plan.block_rows) + " rows, scratch " +
-           std::to_string(plan.scratch_bytes) + " bytes" +
-           (skipped.empty()
-                ? ""
-                : "; better targets left out because another was asked for:" + skipped));
+  const auto& [plan, threads] = resources;
+  LogDebug(
+      std::string(row.name) + "/" + DTypeName(row.dtype) + " on " +
+      (row.vectorised ? std::string(target.name) + " (" + entry.unit + ")" : "scalar code") + ", " +
+      std::to_string(threads) + " threads, tiles of " + std::to_string(plan.block_rows) +
+      " rows, scratch " + std::to_string(plan.scratch_bytes) + " bytes" +
+      (skipped.empty() ? ""
+                       : "; better targets left out because another was asked for:" + skipped));
 }
 
 // Everything after the contract.
@@ -197,7 +199,7 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
 
   const kernels::ForwardEntry entry = row->forward(target.bit);
   const kernels::TilePlan plan = entry.plan(args);
-  if (DebugLogEnabled()) LogChoice(*row, target, plan, threads);
+  if (DebugLogEnabled()) LogChoice(*row, target, entry, {plan, threads});
   return RunTiles(entry, args, {plan, threads}, options);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dispatch/registry.h"
@@ -44,7 +45,13 @@ Status ChosenTarget(std::string* name) {
 
 std::vector<KernelInfo> Kernels() {
   std::vector<KernelInfo> kernels;
-  for (const KernelRow& row : Registry()) kernels.push_back({row.name, row.dtype, row.vectorised});
+  for (const KernelRow& row : Registry()) {
+    KernelInfo info{row.name, row.dtype, row.vectorised, {}};
+    for (const Target& target : SupportedTargetList()) {
+      if (row.forward != nullptr) info.units.emplace_back(row.forward(target.bit).unit);
+    }
+    kernels.push_back(std::move(info));
+  }
   return kernels;
 }
 

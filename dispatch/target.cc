@@ -6,8 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "dispatch/amx.h"
 #include "dispatch/environment.h"
 #include "hwy/targets.h"
+#include "kernels/amx_config.h"
 #include "kernels/kernels.h"
 
 namespace flashlane {
@@ -32,9 +34,12 @@ bool IsKnownName(std::string_view name) {
                      [&](std::string_view known) { return SameName(known, name); });
 }
 
-// Lower bits are better targets (hwy/detect_targets.h).
-std::vector<Target> ListOf(int64_t bits) {
+// Lower bits are better targets (hwy/detect_targets.h). AMX comes first, with the best of the
+// vector targets that can work with it.
+std::vector<Target> ListOf(int64_t bits, bool has_amx) {
   std::vector<Target> list;
+  const int64_t with_amx = has_amx ? bits & kernels::AmxTargets() : 0;
+  if (with_amx != 0) list.push_back({(with_amx & -with_amx) | kernels::kAmxBit, "AMX"});
   for (uint64_t rest = static_cast<uint64_t>(bits); rest != 0; rest &= rest - 1) {
     const int64_t bit = static_cast<int64_t>(rest & (~rest + 1));
     list.push_back({bit, hwy::TargetName(bit)});
@@ -57,14 +62,14 @@ std::string Names(const std::vector<Target>& list) {
 }  // namespace
 
 const std::vector<Target>& CompiledTargetList() {
-  static const std::vector<Target> list = ListOf(kernels::CompiledTargets());
+  static const std::vector<Target> list = ListOf(kernels::CompiledTargets(), true);
   return list;
 }
 
 const std::vector<Target>& SupportedTargetList() {
   // Asked once: CPUID traps in virtual machines and costs tens of microseconds there.
   static const std::vector<Target> list =
-      ListOf(kernels::CompiledTargets() & hwy::SupportedTargets());
+      ListOf(kernels::CompiledTargets() & hwy::SupportedTargets(), WhyNoAmx() == nullptr);
   return list;
 }
 
@@ -83,8 +88,11 @@ Status ResolveTarget(const char* requested, Target* target) {
   const std::string subject = std::string(requested != nullptr ? "target" : "FLASHLANE_TARGET") +
                               ": '" + std::string(name) + "' ";
   if (Find(CompiledTargetList(), name) != nullptr) {
-    return Status::Unsupported(subject + "is compiled in but this CPU does not run it; it runs " +
-                               Names(supported));
+    const bool is_amx = (Find(CompiledTargetList(), name)->bit & kernels::kAmxBit) != 0;
+    return Status::Unsupported(
+        subject + "is compiled in but this CPU does not run it" +
+        (is_amx && WhyNoAmx() != nullptr ? " (" + std::string(WhyNoAmx()) + ")" : "") +
+        "; it runs " + Names(supported));
   }
   if (IsKnownName(name)) {
     return Status::Unsupported(subject + "is not in this build; this CPU runs " + Names(supported));

@@ -11,7 +11,7 @@
 
 namespace flashlane {
 
-// A Highway target bit and its name.
+// A Highway target bit, perhaps with kernels::kAmxBit, and its name.
 struct Target {
   int64_t bit = 0;
   const char* name = "";

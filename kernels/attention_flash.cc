@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "kernels/amx_config.h"
 #include "kernels/kernels.h"
 #include "kernels/simd_config.h"
 
@@ -12,20 +13,24 @@
 
 #include "hwy/highway.h"
 #include "kernels/flash-inl.h"
+#include "kernels/tile_dot-inl.h"
+#include "kernels/tile_matmul-inl.h"
+#include "kernels/unit_fma-inl.h"
+#include "kernels/unit_pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
-template <class Unit>
-ForwardEntry EntryOf() {
-  return {&PlanFlash<Unit>, &RunFlash<Unit>};
+ForwardEntry FlashF32() { return FlashEntry<FmaUnit<float>>(); }
+ForwardEntry FlashF64() { return FlashEntry<FmaUnit<double>>(); }
+ForwardEntry FlashBF16() {
+#if FLASHLANE_HAS_PAIRS
+  if constexpr (kPairsAreFast) return FlashEntry<PairUnit<DotTiles>>();
+#endif
+  return FlashEntry<FmaUnit<hwy::bfloat16_t>>();
 }
-
-ForwardEntry FlashF32() { return EntryOf<FmaUnit<float>>(); }
-ForwardEntry FlashF64() { return EntryOf<FmaUnit<double>>(); }
-ForwardEntry FlashBF16() { return EntryOf<FmaUnit<hwy::bfloat16_t>>(); }
-ForwardEntry FlashF16() { return EntryOf<FmaUnit<hwy::float16_t>>(); }
+ForwardEntry FlashF16() { return FlashEntry<FmaUnit<hwy::float16_t>>(); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
@@ -37,7 +42,7 @@ namespace flashlane::kernels {
 size_t DispatchIndex(int64_t target, size_t table_size) {
   if (table_size == 1) return 0;
   hwy::ChosenTarget chosen;
-  chosen.Update(target);
+  chosen.Update(target & ~kAmxBit);
   return chosen.GetIndex();
 }
 
@@ -58,6 +63,7 @@ ForwardEntry AttentionFlash<double>(int64_t target) {
 }
 template <>
 ForwardEntry AttentionFlash<hwy::bfloat16_t>(int64_t target) {
+  if ((target & kAmxBit) != 0) return AttentionFlashAmx(target);
   return FLASHLANE_DISPATCH(FlashBF16, target)();
 }
 template <>

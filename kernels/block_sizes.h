@@ -39,6 +39,36 @@ constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, in
   return {rows / panel_rows * panel_rows, kBlockK, kBlockK};
 }
 
+// Pairs of bf16 multiplied by vector instructions.
+constexpr FlashBlocks ChooseDotBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows) {
+  constexpr int64_t kBlockK = 192;
+  constexpr int64_t kChunkK = 96;
+  // As above, but Q takes half the bytes.
+  constexpr int64_t kTileBytes = 512 * 1024;
+  constexpr int64_t kMaxRows = 512;
+  const int64_t row_bytes = 2 * head_dim + 4 * head_dim_v;
+  const int64_t rows =
+      std::clamp(kTileBytes / row_bytes, panel_rows, std::max(kMaxRows, panel_rows));
+  return {rows / panel_rows * panel_rows, kBlockK, kChunkK};
+}
+
+// Pairs of bf16 multiplied by AMX tiles. Chosen from a prototype's figures on Sapphire Rapids
+// (perf/ README.md); this code has not been swept there.
+constexpr FlashBlocks ChooseAmxBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows) {
+  // O is loaded and stored once per 256 keys: 0.69 of the tiles' peak in O += P V, against 0.64
+  // with 128 and 0.65 with 512.
+  constexpr int64_t kBlockK = 256;
+  // A ring of 8 KiB of scores beside 16 KiB of weights and 16 KiB of O: L1 has 48.
+  constexpr int64_t kChunkK = 64;
+  // K and V are packed once per block and tile, which costs about 25 % of the products with 128
+  // rows, and so 3 % with 1024; Q and O of as many take 768 KiB of a 2 MiB L2 at D 128.
+  constexpr int64_t kTileBytes = 1024 * 1024;
+  constexpr int64_t kMaxRows = 1024;
+  const int64_t row_bytes = 2 * head_dim + 4 * head_dim_v;
+  const int64_t rows = std::clamp(kTileBytes / row_bytes, panel_rows, kMaxRows);
+  return {rows / panel_rows * panel_rows, kBlockK, kChunkK};
+}
+
 // In the fast domain, rescale a row's accumulators only when its maximum has grown by more than
 // this many powers of two: until then p <= 2^8, which costs an f32 sum no precision and saves most
 // of the multiplications. Should O overflow by it, the row is computed again in the exact domain.

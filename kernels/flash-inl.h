@@ -24,6 +24,7 @@
 #include "kernels/block_sizes.h"
 #include "kernels/convert-inl.h"
 #include "kernels/flash_scratch.h"
+#include "kernels/kernels.h"
 #include "kernels/kv_source.h"
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
@@ -287,7 +288,13 @@ TilePlan PlanFlash(const ForwardArgs& args) {
 
 template <class Unit>
 void RunFlash(const ForwardArgs& args, const Tile& tile, void* scratch) {
+  [[maybe_unused]] const typename Unit::Session session;
   FlashTile<Unit, StridedRows<typename Unit::T>>(args, tile, Carver(scratch)).Run();
+}
+
+template <class Unit>
+ForwardEntry FlashEntry() {
+  return {&PlanFlash<Unit>, &RunFlash<Unit>, Unit::kName};
 }
 
 }  // namespace HWY_NAMESPACE

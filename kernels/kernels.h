@@ -15,6 +15,7 @@ namespace flashlane::kernels {
 struct ForwardEntry {
   TilePlan (*plan)(const ForwardArgs& args) = nullptr;
   void (*run)(const ForwardArgs& args, const Tile& tile, void* scratch) = nullptr;
+  const char* unit = "";  // what multiplies: "fma", "bf16 dot", "amx"; "scalar"
 };
 
 // Merges rows [row_begin, row_end).
@@ -23,13 +24,16 @@ struct MergeEntry {
 };
 
 // Highway target bits that the vector kernels are compiled for, best (lowest) bit first in order
-// of preference.
+// of preference; and those of them that can work with AMX tiles, as target | kAmxBit.
 int64_t CompiledTargets();
+int64_t AmxTargets();
 
 // Tiled online softmax; T is float, double, hwy::bfloat16_t or hwy::float16_t. `target` is one bit
-// of CompiledTargets().
+// of CompiledTargets(), or one of AmxTargets() with kAmxBit: bf16 then multiplies by tiles, and the
+// other types as without.
 template <typename T>
 ForwardEntry AttentionFlash(int64_t target);
+ForwardEntry AttentionFlashAmx(int64_t target);  // of bf16
 
 // The scalar oracle; T is float, double, hwy::bfloat16_t or hwy::float16_t. Same on every target.
 template <typename T>

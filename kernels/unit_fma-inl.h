@@ -59,6 +59,7 @@ class FmaUnit {
   using T = T_;
   using C = Compute<T>;
   using Panel = FmaPanel<C>;
+  struct Session {};  // what a tile must hold while it multiplies: nothing
   static constexpr const char* kName = "fma";
   // The factor of the scores is multiplied into q.
   static constexpr bool kFoldsScale = true;

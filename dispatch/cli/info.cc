@@ -1,4 +1,5 @@
-#include <map>
+#include <algorithm>
+#include <cstddef>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -13,6 +14,13 @@
 namespace flashlane::cli {
 namespace {
 
+nlohmann::ordered_json UnitsByTarget(const KernelInfo& kernel) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  const std::vector<std::string> targets = SupportedTargets();
+  for (std::size_t i = 0; i < kernel.units.size(); ++i) json[targets[i]] = kernel.units[i];
+  return json;
+}
+
 void PrintJson(const std::string& chosen, std::ostream& out) {
   nlohmann::ordered_json json;
   json["version"] = Version();
@@ -23,30 +31,46 @@ void PrintJson(const std::string& chosen, std::ostream& out) {
   for (const KernelInfo& kernel : Kernels()) {
     json["kernels"].push_back({{"name", kernel.name},
                                {"dtype", LowerDTypeName(kernel.dtype)},
-                               {"vectorised", kernel.vectorised}});
+                               {"vectorised", kernel.vectorised},
+                               {"units", UnitsByTarget(kernel)}});
   }
   out << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+}
+
+// "AVX3_ZEN4: bf16 dot; AVX3 AVX2 SSE2: fma", or the one unit of all targets.
+std::string UnitsOf(const KernelInfo& kernel) {
+  if (kernel.units.empty()) return kernel.vectorised ? "every supported target" : "scalar";
+  const std::vector<std::string> targets = SupportedTargets();
+  std::string text;
+  bool alike = true;
+  for (std::size_t i = 0; i < kernel.units.size(); ++i) {
+    const bool last = i + 1 == kernel.units.size();
+    text += targets[i];
+    if (last || kernel.units[i + 1] != kernel.units[i]) {
+      text += ": " + kernel.units[i] + (last ? "" : "; ");
+    } else {
+      text += " ";
+    }
+    alike = alike && kernel.units[i] == kernel.units[0];
+  }
+  if (!alike) return text;
+  return kernel.vectorised ? kernel.units[0] + " on every supported target" : kernel.units[0];
 }
 
 void PrintText(const std::string& chosen, std::ostream& out) {
   out << "flashlane  " << Version() << "\ncpu        " << CpuName() << "\ntargets\n  compiled   "
       << Join(CompiledTargets(), " ") << "\n  supported  " << Join(SupportedTargets(), " ")
       << "\n  chosen     " << chosen << "\nkernels\n";
-  std::vector<std::string> names;  // each once
   std::size_t width = 0;
+  for (const KernelInfo& kernel : Kernels()) width = std::max(width, kernel.name.size());
+  std::string previous;
   for (const KernelInfo& kernel : Kernels()) {
-    if (names.empty() || names.back() != kernel.name) names.push_back(kernel.name);
-    width = std::max(width, kernel.name.size());
-  }
-  for (const std::string& name : names) {
-    out << "  " << name << std::string(width - name.size(), ' ') << " ";
-    bool vectorised = false;
-    for (const KernelInfo& kernel : Kernels()) {
-      if (kernel.name != name) continue;
-      out << " " << LowerDTypeName(kernel.dtype);
-      vectorised = vectorised || kernel.vectorised;
-    }
-    out << (vectorised ? "  (every supported target)\n" : "  (scalar)\n");
+    const std::string name = kernel.name == previous ? "" : kernel.name;
+    const std::string dtype = LowerDTypeName(kernel.dtype);
+    constexpr std::size_t kDTypeWidth = 4;  // of "bf16"
+    out << "  " << name << std::string(width + 2 - name.size(), ' ') << dtype
+        << std::string(kDTypeWidth + 2 - dtype.size(), ' ') << UnitsOf(kernel) << "\n";
+    previous = kernel.name;
   }
 }
 

@@ -28,6 +28,9 @@ struct KernelInfo {
   std::string name;  // "attention_flash", "attention_naive", "merge_states"
   DType dtype;
   bool vectorised;  // runs on the chosen target; otherwise scalar code, the same on all
+  // What multiplies on each of SupportedTargets(): "fma" (in F32, or F64 for F64), "bf16 dot" (pairs
+  // of bf16 summed in F32), "amx"; "scalar" where not vectorised. Empty for merge_states.
+  std::vector<std::string> units;
 };
 FLASHLANE_API std::vector<KernelInfo> Kernels();
 

@@ -1,0 +1,291 @@
+// A unit that multiplies bf16 pairs and sums in f32. Tiles: the instruction (tile_dot-inl.h,
+// tile_amx-inl.h). Formats, all in words of two neighbours in depth:
+//   Q    panels of [head_dim / 2][kRows], once per tile
+//   K    [keys][head_dim / 2], once per block
+//   V^T  [head_dim_v][keys / 2], once per block
+//   P    [keys / 2][kRows], in place of the scores of a panel
+// Depth and rows are padded with zeros to the granules of the tiles. Both products then have a left
+// operand that is read by rows and a panel on the right.
+//
+// Cost per block and tile beside the products: one copy of K and one transposition of V, together
+// about 1 % of the products with 512 rows.
+
+#if defined(FLASHLANE_KERNELS_UNIT_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHLANE_KERNELS_UNIT_PAIRS_INL_H_
+#undef FLASHLANE_KERNELS_UNIT_PAIRS_INL_H_
+#else
+#define FLASHLANE_KERNELS_UNIT_PAIRS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/args.h"
+#include "kernels/block_sizes.h"
+#include "kernels/flash_scratch.h"
+#include "kernels/mask.h"
+#include "kernels/online_softmax-inl.h"
+#include "kernels/panel_rows-inl.h"
+#include "kernels/tile_matmul-inl.h"
+#include "kernels/tile_pairs-inl.h"
+#include "kernels/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+#if FLASHLANE_HAS_PAIRS
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Turns scores into pairs of weights and sums the rounded weights in l.
+template <class Panel, Domain kDomain, size_t kVecs>
+HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64_t keys,
+                               const float* scores, uint32_t* pairs) {
+  const hn::ScalableTag<float> d;
+  const hn::ScalableTag<uint32_t> du;
+  using V = hn::Vec<decltype(d)>;
+  const size_t lanes = hn::Lanes(d);
+  const PanelWeights<Panel, kDomain, kVecs> weight(state.m, unit);
+  V sum[kVecs];
+  for (size_t v = 0; v < kVecs; ++v) sum[v] = hn::Load(d, state.l + v * lanes);
+  for (int64_t j = 0; j < keys; j += 2, pairs += Panel::kRows) {
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      const float* at = scores + j * Panel::kRows + v * lanes;
+      const V first = weight(hn::Load(d, at), v);
+      const V second = weight(hn::Load(d, at + Panel::kRows), v);
+      const auto rounded = RoundToPairs(d, first, second);
+      sum[v] = AddPairs(d, rounded, sum[v]);
+      hn::Store(hn::BitCast(du, rounded), du, pairs + v * lanes);
+    }
+  }
+  for (size_t v = 0; v < kVecs; ++v) hn::Store(sum[v], d, state.l + v * lanes);
+}
+
+template <class Tiles>
+class PairUnit {
+ public:
+  using T = hwy::bfloat16_t;
+  using C = float;
+  using Panel = typename Tiles::Panel;
+  using Session = typename Tiles::Session;
+  static constexpr const char* kName = Tiles::kName;
+  static constexpr bool kFoldsScale = false;  // bf16 has no digits to spare
+  static constexpr int64_t kKeyGranule = Tiles::kDepthGranule;
+
+  static FlashBlocks Blocks(const ForwardArgs& args) {
+    return Tiles::Blocks(args.head_dim, args.head_dim_v);
+  }
+  static int64_t OutRows(int64_t head_dim_v) { return Up(head_dim_v, Tiles::kRowGranule); }
+
+  PairUnit(const ForwardArgs& args, const FlashBlocks& blocks, int64_t num_panels, Carver* carver)
+      : head_dim_(args.head_dim),
+        head_dim_v_(args.head_dim_v),
+        depth_(Up(args.head_dim, Tiles::kDepthGranule) / 2),
+        v_stride_(blocks.block_k / 2) {
+    q_ = carver->Take<uint32_t>(num_panels * Panel::kRows * depth_);
+    k_ = carver->Take<uint32_t>(blocks.block_k * depth_);
+    v_ = carver->Take<uint32_t>(OutRows(head_dim_v_) * v_stride_);
+    p_ = carver->Take<uint32_t>(v_stride_ * Panel::kRows);
+  }
+
+  // `fold` is 1 or -1.
+  void PackQueries(const TileRows<Panel>& rows, float fold) {
+    const uint32_t sign = std::signbit(fold) ? 0x80008000u : 0u;
+    rows.template PackQueries<T>(Pack{hn::Set(kWords, sign), sign, head_dim_},
+                                 hwy::DivCeil(head_dim_, int64_t{2}), depth_ * Panel::kRows, q_);
+    const int64_t packed = hwy::DivCeil(head_dim_, int64_t{2});
+    for (int64_t panel = 0; panel < rows.num_panels(); ++panel) {
+      uint32_t* to = q_ + panel * depth_ * Panel::kRows;
+      std::fill(to + packed * Panel::kRows, to + depth_ * Panel::kRows, 0u);
+    }
+  }
+
+  // Packs keys [step.begin, step.end), with zeros out to whole steps of depth. Returns whether
+  // their values hold a NaN or an infinity; those are packed as 0.
+  template <class Source>
+  bool LoadBlock(const Source& k, const Source& v, const KeyRange& step, int64_t block_begin) {
+    block_begin_ = block_begin;
+    const int64_t begin = (step.begin - block_begin) / kKeyGranule * kKeyGranule;
+    const int64_t end = Up(step.end - block_begin, kKeyGranule);
+    for (int64_t j = begin; j < end; ++j) {
+      uint32_t* to = k_ + j * depth_;
+      const int64_t key = block_begin + j;
+      const bool live = key >= step.begin && key < step.end;
+      const size_t bytes = live ? static_cast<size_t>(head_dim_) * sizeof(T) : 0;
+      if (live) std::memcpy(to, k.Row(key), bytes);
+      std::memset(reinterpret_cast<uint8_t*>(to) + bytes, 0,
+                  static_cast<size_t>(depth_) * sizeof(uint32_t) - bytes);
+    }
+    return PackValues(v, step, begin, end);
+  }
+
+  template <size_t kVecs>
+  void Scores(int64_t panel, const KeyRange& span, float* scores) const {
+    Tiles::template Multiply<kVecs>(
+        PairProduct{k_ + (span.begin - block_begin_) * depth_, depth_,
+                    q_ + panel * depth_ * Panel::kRows, depth_, scores, nullptr},
+        span.size(), Accumulate::kNothing);
+  }
+
+  template <Domain kDomain, size_t kVecs>
+  void Weigh(const PanelState<float>& state, float unit, const KeyRange& span, float* scores) {
+    WeighToPairs<Panel, kDomain, kVecs>(state, unit, span.size(), scores, Weights(span));
+  }
+
+  template <size_t kVecs>
+  void AddValues(const KeyRange& span, Accumulate accumulate, const float* scale, float* o) const {
+    Tiles::template Multiply<kVecs>(PairProduct{v_ + (span.begin - block_begin_) / 2, v_stride_,
+                                                Weights(span), span.size() / 2, o, scale},
+                                    OutRows(head_dim_v_), accumulate);
+  }
+
+  // The finite values as ever; then the others, into the rows that see them.
+  template <size_t kVecs, class Source>
+  void AddValuesSelecting(const Source& v, const KeyRange& span, Accumulate accumulate,
+                          const float* scale, const float* hidden, float* o) const {
+    AddValues<kVecs>(span, accumulate, scale, o);
+    const KeyRange live{std::max(span.begin, step_.begin), std::min(span.end, step_.end)};
+    for (int64_t key = live.begin; key < live.end; ++key) {
+      const T* row = v.Row(key);
+      const int64_t j = key - span.begin;
+      for (int64_t i = 0; i < head_dim_v_; ++i) {
+        const float value = hwy::ConvertScalarTo<float>(row[i]);
+        if (std::isfinite(value)) continue;
+        AddNonFinite<kVecs>(value, hidden + j * Panel::kRows, Weights(span) + j / 2 * Panel::kRows,
+                            j % 2 != 0, o + i * Panel::kRows);
+      }
+    }
+  }
+
+ private:
+  static constexpr hn::ScalableTag<uint32_t> kWords{};
+  static constexpr hn::Rebind<uint16_t, hn::ScalableTag<uint32_t>> kHalves{};
+  static constexpr int64_t kLanes = Panel::kLanes;
+
+  static constexpr int64_t Up(int64_t size, int64_t granule) {
+    return (size + granule - 1) / granule * granule;
+  }
+
+  struct Pack {
+    hn::Vec<hn::ScalableTag<uint32_t>> sign;
+    uint32_t sign_one;
+    int64_t head_dim;
+    HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> Load(const T* row, int64_t at) const {
+      const hn::Repartition<uint16_t, hn::ScalableTag<uint32_t>> d16;
+      const auto elements = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row) + 2 * at);
+      return hn::Xor(hn::BitCast(kWords, elements), sign);
+    }
+    HWY_INLINE uint32_t One(const T* row, int64_t at) const {
+      uint32_t word = 0;
+      std::memcpy(&word, row + 2 * at, (2 * at + 1 < head_dim ? 2 : 1) * sizeof(T));
+      return word ^ sign_one;
+    }
+  };
+
+  uint32_t* Weights(const KeyRange& span) const {
+    return p_ + (span.begin - block_begin_) / 2 * Panel::kRows;
+  }
+
+  // V^T of keys [begin, end) of the block, by squares of kLanes pairs of keys x kLanes columns.
+  template <class Source>
+  HWY_NOINLINE bool PackValues(const Source& v, const KeyRange& step, int64_t begin, int64_t end) {
+    step_ = step;
+    // Magnitudes, of which a NaN's or an infinity's is at least kInfinityBits.
+    auto largest = hn::Zero(kWords);
+    for (int64_t pair = begin / 2; pair < end / 2; pair += kLanes) {
+      const int64_t pairs = std::min(kLanes, end / 2 - pair);
+      for (int64_t column = 0; column < OutRows(head_dim_v_); column += kLanes) {
+        const int64_t columns = std::clamp<int64_t>(head_dim_v_ - column, 0, kLanes);
+        hn::Vec<hn::ScalableTag<uint32_t>> square[kLanes];
+        for (int64_t i = 0; i < kLanes; ++i) {
+          const int64_t key = block_begin_ + 2 * (pair + i);
+          const auto first = LoadValues(v, step, i < pairs ? key : step.end, column, columns);
+          const auto second = LoadValues(v, step, i < pairs ? key + 1 : step.end, column, columns);
+          largest = hn::Max(largest, hn::Max(Magnitude(first), Magnitude(second)));
+          square[i] = hn::Or(first, hn::ShiftLeft<16>(second));
+        }
+        Transpose(kWords, square);
+        const int64_t rows = std::min(kLanes, OutRows(head_dim_v_) - column);
+        for (int64_t i = 0; i < rows; ++i) {
+          hn::StoreN(square[i], kWords, v_ + (column + i) * v_stride_ + pair,
+                     static_cast<size_t>(std::min(kLanes, v_stride_ - pair)));
+        }
+      }
+    }
+    if (hn::AllTrue(kWords, hn::Lt(largest, hn::Set(kWords, kInfinityBits)))) return false;
+    ClearNonFinite(begin / 2, end / 2);
+    return true;
+  }
+
+  static constexpr uint32_t kInfinityBits = 0x7F80;
+
+  static HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> Magnitude(
+      hn::Vec<hn::ScalableTag<uint32_t>> bits) {
+    return hn::And(bits, hn::Set(kWords, 0x7FFFu));
+  }
+
+  // The first `columns` of kLanes columns of a value; zeros beyond, and where the key is not live.
+  template <class Source>
+  static HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> LoadValues(const Source& v,
+                                                                  const KeyRange& step, int64_t key,
+                                                                  int64_t column, int64_t columns) {
+    if (key < step.begin || key >= step.end || columns == 0) return hn::Zero(kWords);
+    const uint16_t* at = reinterpret_cast<const uint16_t*>(v.Row(key) + column);
+    return hn::PromoteTo(kWords, columns == kLanes
+                                     ? hn::LoadU(kHalves, at)
+                                     : hn::LoadN(kHalves, at, static_cast<size_t>(columns)));
+  }
+
+  HWY_NOINLINE void ClearNonFinite(int64_t pair_begin, int64_t pair_end) {
+    for (int64_t column = 0; column < head_dim_v_; ++column) {
+      for (int64_t pair = pair_begin; pair < pair_end; ++pair) {
+        uint32_t& word = v_[column * v_stride_ + pair];
+        if ((word & 0x7FFFu) >= kInfinityBits) word &= 0xFFFF0000u;
+        if ((word >> 16 & 0x7FFFu) >= kInfinityBits) word &= 0x0000FFFFu;
+      }
+    }
+  }
+
+  // One row of O^T += value * the weights of one key, but for the rows whose score was -inf.
+  template <size_t kVecs>
+  static HWY_NOINLINE void AddNonFinite(float value, const float* score, const uint32_t* pairs,
+                                        bool second, float* o) {
+    const hn::ScalableTag<float> d;
+    const auto hidden = hn::Set(d, -kInfinity<float>);
+    for (size_t at = 0; at < kVecs * hn::Lanes(d); at += hn::Lanes(d)) {
+      const auto words = hn::Load(kWords, pairs + at);
+      const auto bits =
+          second ? hn::And(words, hn::Set(kWords, 0xFFFF0000u)) : hn::ShiftLeft<16>(words);
+      const auto old = hn::Load(d, o + at);
+      const auto sum = hn::MulAdd(hn::Set(d, value), hn::BitCast(d, bits), old);
+      const auto is_hidden = hn::Eq(hn::Load(d, score + at), hidden);
+      hn::Store(hn::IfThenElse(is_hidden, old, sum), d, o + at);
+    }
+  }
+
+  const int64_t head_dim_;
+  const int64_t head_dim_v_;
+  const int64_t depth_;     // words of a row of Q and K
+  const int64_t v_stride_;  // words of a row of V^T
+  uint32_t* q_;
+  uint32_t* k_;
+  uint32_t* v_;
+  uint32_t* p_;
+  int64_t block_begin_ = 0;
+  KeyRange step_;
+};
+
+#endif  // FLASHLANE_HAS_PAIRS
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_KERNELS_UNIT_PAIRS_INL_H_
