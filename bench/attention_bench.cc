@@ -176,14 +176,16 @@ const Yardstick& YardstickFor(DType dtype, const Target& target) {
   }
   const Precision precision = dtype == DType::kF64 ? Precision::kF64 : Precision::kF32;
   Meter peak(MultiplyAddProbe(precision, target.bit));
+  Meter tile(TileProbe(precision, target.bit));
   if (dtype == DType::kBF16) {
     constexpr double kSeconds = 0.05;
     Meter dots(DotBF16Probe(target.bit));
     if (dots.exists() && Median(dots.Rates(kSeconds)) > Median(peak.Rates(kSeconds))) {
       peak = std::move(dots);
+      tile = Meter(DotTileProbe(target.bit));
     }
   }
-  Yardstick yardstick(std::move(peak), Meter(TileProbe(precision, target.bit)));
+  Yardstick yardstick(std::move(peak), std::move(tile));
   return made.emplace(std::pair(target.bit, dtype), std::move(yardstick)).first->second;
 }
 

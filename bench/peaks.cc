@@ -19,7 +19,9 @@
 
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
+#include "kernels/tile_dot-inl.h"
 #include "kernels/tile_matmul-inl.h"
+#include "kernels/tile_pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::bench {
@@ -150,6 +152,32 @@ Probe Tile() {
           },
           flops};
 }
+
+#if FLASHLANE_HAS_PAIRS
+Probe DotTile() {
+  using Panel = fk::DotTiles::Panel;
+  constexpr int64_t kLeft = static_cast<int64_t>(kernels::kTileRows) * kTileDepth;
+  constexpr int64_t kRight = kTileDepth * Panel::kRows;
+  constexpr int64_t kResult = static_cast<int64_t>(kernels::kTileRows) * Panel::kRows;
+  constexpr size_t kWords = static_cast<size_t>(kRight + kResult + kLeft);
+  std::shared_ptr<uint32_t[]> memory = hwy::AllocateAligned<uint32_t>(kWords);
+  std::fill(memory.get(), memory.get() + kWords, 0x3E3E3E3Eu);  // two bf16 of 0.19
+  return {[memory](int64_t rounds) {
+            uint32_t* b = memory.get();
+            float* c = reinterpret_cast<float*>(b + kRight);
+            const fk::PairProduct product{b + kRight + kResult, kTileDepth, b,
+                                          kTileDepth,           c,          nullptr};
+            for (int64_t r = 0; r < rounds; ++r) {
+              fk::DotTiles::Multiply<Panel::kVectors>(product, kernels::kTileRows,
+                                                      fk::Accumulate::kNothing);
+              hwy::PreventElision(*c);
+            }
+          },
+          4.0 * static_cast<double>(kLeft * Panel::kRows)};
+}
+#else
+Probe DotTile() { return {}; }
+#endif
 Probe TileF32() { return Tile<float>(); }
 Probe TileF64() { return Tile<double>(); }
 
@@ -205,6 +233,7 @@ namespace flashlane::bench {
 HWY_EXPORT(MultiplyAddF32);
 HWY_EXPORT(MultiplyAddF64);
 HWY_EXPORT(DotBF16);
+HWY_EXPORT(DotTile);
 HWY_EXPORT(TileF32);
 HWY_EXPORT(TileF64);
 HWY_EXPORT(ReadOneStream);
@@ -221,6 +250,8 @@ Probe TileProbe(Precision precision, int64_t target) {
   return precision == Precision::kF32 ? FLASHLANE_DISPATCH(TileF32, target)()
                                       : FLASHLANE_DISPATCH(TileF64, target)();
 }
+
+Probe DotTileProbe(int64_t target) { return FLASHLANE_DISPATCH(DotTile, target)(); }
 
 std::vector<ReadLevel> ReadLevels() {
   size_t sizes[4] = {};  // by level

@@ -28,6 +28,10 @@ Probe DotBF16Probe(int64_t target);
 // The kernels' full register tile, depth 64, with all operands in L1.
 Probe TileProbe(Precision precision, int64_t target);
 
+// The register tile of bf16 pairs, depth 64 pairs, with all operands in L1; absent like
+// DotBF16Probe.
+Probe DotTileProbe(int64_t target);
+
 // A buffer that is read from one level of the memory hierarchy.
 struct ReadLevel {
   std::string name;  // "l1", "l2", "l3", "dram"

@@ -7,7 +7,9 @@
 //   multiply_*  one register tile with operands in L1, by layout of the left operand (row_major: K;
 //               depth_major: V), rows and vectors of accumulators
 //   panel_*     Q K^T, P V, and both with the softmax between, on blocks in L2 as in the kernel
-//   exp2, softmax, pack_q, promote, scan_v: passes over elements
+//   exp2, softmax, pack_q, load_block (K and V of one block made ready: promoted or packed, and
+//               searched for NaN and infinity): passes over elements
+// Parts of a unit say which: fma, bf16_dot, amx.
 // Counters: gflops and peak_fraction of products; of the rest ns_per_element, and
 // fma_per_element = multiply-adds that the unit could have done meanwhile. The two products need
 // D + Dv per score: a softmax of n takes n / (D + Dv + n) of the time.
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/amx_probe.h"
 #include "bench/measure.h"
 #include "bench/peaks.h"
 #include "bench/rows.h"
@@ -31,21 +34,35 @@ namespace {
 // A part takes microseconds: a third of a second gives fifty groups.
 constexpr double kPartSeconds = 0.3;
 
-const Yardstick& YardstickOf(Precision precision, int64_t target) {
-  static std::map<std::pair<int64_t, Precision>, Yardstick> made;
-  const std::pair key(target, precision);
+Yardstick MakeYardstick(Peak peak, int64_t target) {
+  switch (peak) {
+    case Peak::kF64:
+      return {Meter(MultiplyAddProbe(Precision::kF64, target)),
+              Meter(TileProbe(Precision::kF64, target))};
+    case Peak::kDotBF16:  // of as many instructions as the f32 tile: their ratio tells a quiet core
+      return {Meter(DotBF16Probe(target)), Meter(DotTileProbe(target))};
+    case Peak::kAmx:
+      return {Meter(AmxL1Probe()), Meter(AmxL1Probe())};
+    case Peak::kF32:
+      break;
+  }
+  return {Meter(MultiplyAddProbe(Precision::kF32, target)),
+          Meter(TileProbe(Precision::kF32, target))};
+}
+
+const Yardstick& YardstickOf(Peak peak, int64_t target) {
+  static std::map<std::pair<int64_t, Peak>, Yardstick> made;
+  const std::pair key(target, peak);
   if (const auto found = made.find(key); found != made.end()) return found->second;
-  Yardstick yardstick(Meter(MultiplyAddProbe(precision, target)),
-                      Meter(TileProbe(precision, target)));
-  return made.emplace(key, std::move(yardstick)).first->second;
+  return made.emplace(key, MakeYardstick(peak, target)).first->second;
 }
 
 RowResult MeasurePart(const Part& part, int64_t target, double seconds) {
   Workload workload;
   workload.call = part.call;
   workload.work = part.flops;
-  const Comparison comparison = CompareWithPeak(workload, YardstickOf(part.precision, target),
-                                                std::min(seconds, kPartSeconds));
+  const Comparison comparison =
+      CompareWithPeak(workload, YardstickOf(part.peak, target), std::min(seconds, kPartSeconds));
   RowResult result;
   result.seconds = comparison.seconds;
   result.counters = {{"kept", comparison.kept}, {"groups", comparison.groups}};

@@ -18,7 +18,8 @@
 
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
-#include "kernels/flash-inl.h"
+#include "kernels/online_softmax-inl.h"
+#include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::bench {
@@ -27,15 +28,10 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace fk = kernels::HWY_NAMESPACE;
 
-inline constexpr int64_t kHeadDim = 128;
 template <typename C>
 inline constexpr int64_t kPanel = static_cast<int64_t>(fk::kPanelRows<C>);
 template <typename C>
-inline constexpr Precision kPrecision =
-    std::is_same_v<C, double> ? Precision::kF64 : Precision::kF32;
-template <typename C, int64_t kWidth = kHeadDim>
-inline constexpr kernels::FlashBlocks kBlocks =
-    kernels::ChooseFlashBlocks(kWidth, kWidth, kPanel<C>, static_cast<int64_t>(sizeof(C)));
+inline constexpr Peak kPeak = std::is_same_v<C, double> ? Peak::kF64 : Peak::kF32;
 
 template <typename C>
 std::shared_ptr<C[]> Filled(int64_t count, C value) {
@@ -71,92 +67,13 @@ Part TilePart() {
   const auto b = Filled<C>(kDepth * kPanel<C>, C(0.5));
   const auto c = Filled<C>(static_cast<int64_t>(kRows) * kPanel<C>, C(0));
   Part part;
-  part.precision = kPrecision<C>;
+  part.peak = kPeak<C>;
   part.flops = 2.0 * kTilesPerCall * kDepth * kRows * kVecs * hn::Lanes(fk::Tag<C>());
   part.call = [a, b, c] {
     MultiplyTiles<kLayout, kRows, kVecs>(
         fk::Product<C>{a.get(), Opaque(kDepth), b.get(), Opaque(kDepth), c.get(), nullptr});
   };
   return part;
-}
-
-// ---- whole panels, which come from L2 as they do in the kernel
-
-template <typename C, int64_t kWidth>
-struct PanelMemory {
-  static constexpr int64_t kCount = kBlocks<C, kWidth>.block_q / kPanel<C>;
-  static constexpr int64_t kKeys = kBlocks<C, kWidth>.block_k;
-
-  std::shared_ptr<C[]> k = Filled<C>(kKeys * kWidth, C(0.01));
-  std::shared_ptr<C[]> v = Filled<C>(kKeys * kWidth, C(0.01));
-  std::shared_ptr<C[]> q = Filled<C>(kCount * kWidth * kPanel<C>, C(0.01));
-  std::shared_ptr<C[]> o = Filled<C>(kCount * kWidth * kPanel<C>, C(0));
-  std::shared_ptr<C[]> scores = Filled<C>(kKeys * kPanel<C>, C(0.01));
-  std::shared_ptr<C[]> m = Filled<C>(kCount * kPanel<C>, C(0));
-  std::shared_ptr<C[]> l = Filled<C>(kCount * kPanel<C>, C(0));
-  std::shared_ptr<C[]> scale = Filled<C>(kPanel<C>, C(1));
-
-  void MultiplyQK(int64_t panel) const {
-    const int64_t width = Opaque(kWidth);
-    const fk::Product<C> product{k.get(), width,        q.get() + panel * width * kPanel<C>,
-                                 width,   scores.get(), nullptr};
-    fk::MultiplyPanel<fk::LeftLayout::kRowMajor, fk::kPanelVectors>(product, Opaque(kKeys),
-                                                                    fk::Accumulate::kNothing);
-  }
-  void Softmax(int64_t panel) const {
-    const fk::PanelState<C> state{m.get() + panel * kPanel<C>, l.get() + panel * kPanel<C>,
-                                  scale.get()};
-    using Panel = fk::FmaPanel<C>;
-    const int64_t keys = Opaque(kKeys);
-    fk::UpdateMaximum<Panel, fk::Domain::kFast, Panel::kVectors>(state, C(1), keys, scores.get());
-    fk::WeighInPlace<Panel, fk::Domain::kFast, Panel::kVectors>(state, C(1), keys, scores.get());
-  }
-  void MultiplyPV(int64_t panel) const {
-    const int64_t width = Opaque(kWidth);
-    const fk::Product<C> product{
-        v.get(), width, scores.get(), Opaque(kKeys), o.get() + panel * width * kPanel<C>, nullptr};
-    fk::MultiplyPanel<fk::LeftLayout::kDepthMajor, fk::kPanelVectors>(product, width,
-                                                                      fk::Accumulate::kOld);
-  }
-
-  static double Scores() { return static_cast<double>(kCount * kPanel<C> * kKeys); }
-};
-
-template <typename C, int64_t kWidth, class Step>
-Part PanelPart(double flops_per_score, Step step) {
-  const PanelMemory<C, kWidth> memory;
-  Part part;
-  part.precision = kPrecision<C>;
-  part.flops = flops_per_score * memory.Scores();
-  part.elements = flops_per_score == 0 ? memory.Scores() : 0;
-  part.call = [memory, step] {
-    for (int64_t panel = 0; panel < memory.kCount; ++panel) step(memory, panel);
-  };
-  return part;
-}
-
-template <typename C, int64_t kWidth>
-Part QKPart() {
-  return PanelPart<C, kWidth>(2.0 * kWidth,
-                              [](const auto& memory, int64_t p) { memory.MultiplyQK(p); });
-}
-template <typename C, int64_t kWidth>
-Part PVPart() {
-  return PanelPart<C, kWidth>(2.0 * kWidth,
-                              [](const auto& memory, int64_t p) { memory.MultiplyPV(p); });
-}
-template <typename C>
-Part SoftmaxPart() {
-  return PanelPart<C, kHeadDim>(0, [](const auto& memory, int64_t p) { memory.Softmax(p); });
-}
-// The inner loop of the kernel, without masks: what is lost beyond this is lost between blocks.
-template <typename C, int64_t kWidth>
-Part StepPart() {
-  return PanelPart<C, kWidth>(4.0 * kWidth, [](const auto& memory, int64_t p) {
-    memory.MultiplyQK(p);
-    memory.Softmax(p);
-    memory.MultiplyPV(p);
-  });
 }
 
 // ---- passes over elements
@@ -177,78 +94,11 @@ Part Exp2Part() {
   const auto to = Filled<C>(kCount, C(0));
   for (int64_t i = 0; i < kCount; ++i) from[i] = C(-0.01) * static_cast<C>(i);  // down to -20
   Part part;
-  part.precision = kPrecision<C>;
+  part.peak = kPeak<C>;
   part.elements = kCount;
   part.call = [from, to] {
     Exp2All(from.get(), to.get(), kCount);
     hwy::PreventElision(to[0]);
-  };
-  return part;
-}
-
-// Q of one tile into panels.
-template <typename T>
-Part PackPart() {
-  using C = fk::Compute<T>;
-  constexpr int64_t kRows = kBlocks<C>.block_q;
-  const auto from = Filled<T>(kRows * kHeadDim, hwy::ConvertScalarTo<T>(0.5));
-  kernels::ForwardArgs args;
-  args.q = from.get();
-  args.q_strides = {kRows * kHeadDim, kRows * kHeadDim, kHeadDim};
-  args.batch = args.num_heads = args.num_kv_heads = 1;
-  args.seqlen_q = args.seqlen_k = kRows;
-  args.head_dim = args.head_dim_v = kHeadDim;
-  args.k_len.value = kRows;
-  const kernels::FlashBlocks blocks = fk::FmaUnit<T>::Blocks(args);
-  kernels::Carver measure(nullptr);
-  fk::FmaUnit<T>(args, blocks, kRows / kPanel<C>, &measure);
-  const auto scratch = Filled<uint8_t>(static_cast<int64_t>(measure.bytes()), 0);
-  Part part;
-  part.precision = kPrecision<C>;
-  part.elements = static_cast<double>(kRows * kHeadDim);
-  part.call = [from, scratch, args, blocks] {
-    const kernels::Tile tile{0, 0, 0, kRows};
-    const fk::TileRows<fk::FmaPanel<C>> rows(args, tile, kernels::Sequence::Of(args, tile.batch));
-    kernels::Carver carver(scratch.get());
-    fk::FmaUnit<T>(args, blocks, rows.num_panels(), &carver).PackQueries(rows, C(0.1));
-    hwy::PreventElision(scratch[0]);
-  };
-  return part;
-}
-
-// One block of K or V to the compute type.
-template <typename T>
-HWY_NOINLINE void PromoteBlock(const T* from, int64_t keys, float* to) {
-  const kernels::StridedRows<T> rows{from, kHeadDim};
-  fk::PromoteRows<T>(rows, 0, keys, Opaque(kHeadDim), to);
-}
-
-template <typename T>
-Part PromotePart() {
-  constexpr int64_t kKeys = kBlocks<float>.block_k;
-  const auto from = Filled<T>(kKeys * kHeadDim, hwy::ConvertScalarTo<T>(0.5));
-  const auto to = Filled<float>(kKeys * kHeadDim, 0);
-  Part part;
-  part.elements = static_cast<double>(kKeys * kHeadDim);
-  part.call = [from, to] {
-    PromoteBlock(from.get(), kKeys, to.get());
-    hwy::PreventElision(to[0]);
-  };
-  return part;
-}
-
-// The search for NaN and infinity in one block of V, once per tile and block.
-template <typename C>
-Part ScanPart() {
-  constexpr int64_t kKeys = kBlocks<C>.block_k;
-  const auto v = Filled<C>(kKeys * kHeadDim, C(0.5));
-  Part part;
-  part.precision = kPrecision<C>;
-  part.elements = static_cast<double>(kKeys * kHeadDim);
-  part.call = [v] {
-    const int64_t width = Opaque(kHeadDim);
-    bool found = fk::AnyNonFinite(fk::MatrixRows<C>{v.get(), width}, Opaque(kKeys), width);
-    hwy::PreventElision(found);
   };
   return part;
 }
@@ -270,34 +120,18 @@ void AddTiles(const std::string& layout, std::vector<PartMaker>* parts) {
   parts->push_back({name + "/rows:1" + full, &TilePart<kLayout, 1, fk::kPanelVectors, C>});
 }
 
-template <typename C, int64_t kWidth>
-void AddPanels(const std::string& suffix, std::vector<PartMaker>* parts) {
-  parts->push_back({"panel_qk" + suffix, &QKPart<C, kWidth>});
-  parts->push_back({"panel_pv" + suffix, &PVPart<C, kWidth>});
-  parts->push_back({"panel_step" + suffix, &StepPart<C, kWidth>});
-}
-
 template <typename C>
 void AddComputeType(std::vector<PartMaker>* parts) {
   const std::string type = sizeof(C) == 8 ? "/f64" : "/f32";
   AddTiles<C, fk::LeftLayout::kRowMajor>("row_major", parts);
   AddTiles<C, fk::LeftLayout::kDepthMajor>("depth_major", parts);
-  AddPanels<C, 64>(type + "/d:64", parts);
-  AddPanels<C, 128>(type + "/d:128", parts);
   parts->push_back({"exp2" + type, &Exp2Part<C>});
-  parts->push_back({"softmax" + type, &SoftmaxPart<C>});
-  parts->push_back({"pack_q" + type, &PackPart<C>});
-  parts->push_back({"scan_v" + type, &ScanPart<C>});
 }
 
 std::vector<PartMaker> AllParts() {
   std::vector<PartMaker> parts;
   AddComputeType<float>(&parts);
   AddComputeType<double>(&parts);
-  parts.push_back({"pack_q/bf16", &PackPart<hwy::bfloat16_t>});
-  parts.push_back({"pack_q/f16", &PackPart<hwy::float16_t>});
-  parts.push_back({"promote/bf16", &PromotePart<hwy::bfloat16_t>});
-  parts.push_back({"promote/f16", &PromotePart<hwy::float16_t>});
   return parts;
 }
 
@@ -310,7 +144,11 @@ namespace flashlane::bench {
 
 HWY_EXPORT(AllParts);
 
-std::vector<PartMaker> PartsOf(int64_t target) { return FLASHLANE_DISPATCH(AllParts, target)(); }
+std::vector<PartMaker> PartsOf(int64_t target) {
+  std::vector<PartMaker> parts = FLASHLANE_DISPATCH(AllParts, target)();
+  for (PartMaker& part : UnitPartsOf(target)) parts.push_back(std::move(part));
+  return parts;
+}
 
 }  // namespace flashlane::bench
 #endif  // HWY_ONCE

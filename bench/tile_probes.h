@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/peaks.h"
-
 namespace flashlane::bench {
 
+// What a part is measured by.
+enum class Peak { kF32, kF64, kDotBF16, kAmx };
+
 struct Part {
-  Precision precision = Precision::kF32;
+  Peak peak = Peak::kF32;
   double flops = 0;     // of one call, for products; else 0
   double elements = 0;  // of one call, for all but products
   std::function<void()> call;
@@ -23,8 +24,9 @@ struct PartMaker {
   std::function<Part()> make;
 };
 
-// All parts on a target that this machine supports.
+// All parts on a target that this machine supports; and those of them that are steps of a unit.
 std::vector<PartMaker> PartsOf(int64_t target);
+std::vector<PartMaker> UnitPartsOf(int64_t target);
 
 }  // namespace flashlane::bench
 

@@ -15,6 +15,7 @@ namespace {
 constexpr double kOracleFactor = 2.0;
 constexpr double kOutCap = 0x1p-7;
 constexpr double kLog2E = 1.4426950408889634;  // kernels may work in powers of two
+constexpr double kWeightRounding = 6.0;
 constexpr double kScoreSteps = 4.0;  // scale, softcap, ALiBi, bias; exp and log take their share
 
 std::int64_t KeysOf(const AttentionInputs& inputs, const AttentionParams& params,
@@ -46,8 +47,19 @@ double FiniteMax(const double* row, std::int64_t size) {
   return largest;
 }
 
-// Columns that ride behind v through the f64 oracle, so that it weighs them by p.
-enum Extra : std::int64_t { kMaxV, kNormK, kProduct, kNumExtras };
+// Columns that ride behind v through the f64 oracle, so that it weighs them by p. The signed ones
+// hold max_d |v_jd| with a random sign each: the mean of their squares estimates
+// sum_j p_j^2 max_d |v_jd|^2 (Hutchinson 1990), which no weighted sum gives exactly.
+constexpr std::int64_t kNumSigned = 8;
+enum Extra : std::int64_t { kMaxV, kNormK, kProduct, kSigned, kNumExtras = kSigned + kNumSigned };
+
+// One random bit per column and key (SplitMix64's finalizer).
+double SignOf(std::int64_t key, std::int64_t column) {
+  std::uint64_t z = (static_cast<std::uint64_t>(key) + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return ((z >> 31 ^ z) >> column & 1) != 0 ? 1.0 : -1.0;
+}
 
 // k and v up to k_len in f64, v followed by the extra columns; the rest is zero and never read.
 struct KeysAndValues {
@@ -76,6 +88,9 @@ struct KeysAndValues {
           extras[kMaxV] = FiniteMax(v_row, head_dim_v);
           extras[kNormK] = FiniteNorm(k_row, head_dim);
           extras[kProduct] = extras[kMaxV] * extras[kNormK];
+          for (std::int64_t c = 0; c < kNumSigned; ++c) {
+            extras[kSigned + c] = extras[kMaxV] * SignOf(j, c);
+          }
         }
       }
     }
@@ -125,6 +140,7 @@ struct RowMagnitudes {
   double max_v = 0;     // sum_j p_j max_d |v_jd|
   double norm_k = 0;    // sum_j p_j |k_j|
   double product = 0;   // sum_j p_j |k_j| max_d |v_jd|
+  double squares = 0;   // about sqrt(sum_j (p_j max_d |v_jd|)^2)
   double max_out = 0;   // max_d |out_d|
   double lse = 0;       // 0 where it is not finite
   double scaled_q = 0;  // |scale| |q|
@@ -182,6 +198,8 @@ RowMagnitudes MagnitudesOf(const Gathered& from, std::int64_t row, const double*
   magnitudes.max_v = finite(weighted[head_dim_v + kMaxV]);
   magnitudes.norm_k = finite(weighted[head_dim_v + kNormK]);
   magnitudes.product = finite(weighted[head_dim_v + kProduct]);
+  magnitudes.squares = FiniteNorm(weighted + head_dim_v + kSigned, kNumSigned) /
+                       std::sqrt(static_cast<double>(kNumSigned));
   magnitudes.max_out = FiniteMax(weighted, head_dim_v);
   magnitudes.lse = finite(from.truth.lse[static_cast<std::size_t>(row)]);
   magnitudes.scaled_q = scale * norm_q;
@@ -211,6 +229,9 @@ void DeriveRow(const Gathered& from, std::int64_t row, const double* q_row,
   const Bounds most = RowBounds(magnitudes, u, always, std::log(n));
   Bounds floor = RowBounds(magnitudes, u, random, std::log(n));
   floor.out = std::min(floor.out, kOutCap * (magnitudes.max_v + magnitudes.max_out));
+
+  if (dtype == DType::kBF16)
+    floor.out += kWeightRounding * UnitRoundoff(dtype) * magnitudes.squares;
 
   const std::int64_t width = from.same.width;
   const double out_error =

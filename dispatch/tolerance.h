@@ -15,6 +15,11 @@
 //             + bound for random roundings (at most 2^-7 of its scale) + rounding of the result
 // per row. The minimum keeps a broken oracle from excusing a broken kernel; the cap (on out only),
 // for scores that f32 cannot resolve (a bias of -1e30), leaves the say to the oracle's own error.
+// For BF16, kernels may round the weights to bf16 for the product with V: each adds an error of at
+// most u p_j |v_jd|, u of bf16, of either sign at random, so that the tolerance grows by
+// 6 u sqrt(sum_j p_j^2 max_d |v_jd|^2): 4.5 standard deviations (of 1 / sqrt(3) each; thousands of
+// elements are compared), and twice that because the sum is an estimate from eight samples. The lse
+// has no such term: it is that of the weights before rounding.
 // For F64 the truth is an f64 evaluation too and both floors count twice. A row whose scores may
 // overflow f32 on the way is not judged.
 //

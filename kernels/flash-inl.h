@@ -53,7 +53,8 @@ class FlashTile {
         sequence_(Sequence::Of(args, tile.batch)),
         rows_(args, tile, sequence_),
         blocks_(Unit::Blocks(args)),
-        scratch_(&carver, blocks_, rows_.num_panels(), Unit::OutRows(args.head_dim_v)),
+        scratch_(&carver, blocks_, rows_.num_panels(), Unit::OutRows(args.head_dim_v),
+                 Unit::kRoundsWeights),
         unit_(args, blocks_, rows_.num_panels(), &carver),
         k_(Source::Of(args.k, args.k_strides, tile, sequence_)),
         v_(Source::Of(args.v, args.v_strides, tile, sequence_)) {}
@@ -61,11 +62,17 @@ class FlashTile {
   // Scratch of a tile of `tile_rows` rows.
   static size_t ScratchBytes(const ForwardArgs& args, int64_t tile_rows) {
     Carver carver(nullptr);
-    const FlashBlocks blocks = Unit::Blocks(args);
-    const int64_t panels = hwy::DivCeil(std::max<int64_t>(tile_rows, 1), Panel::kRows);
-    FlashScratch<Panel>(&carver, blocks, panels, Unit::OutRows(args.head_dim_v));
-    Unit(args, blocks, panels, &carver);
+    Carve(args, Unit::Blocks(args), hwy::DivCeil(std::max<int64_t>(tile_rows, 1), Panel::kRows),
+          &carver);
     return carver.bytes();
+  }
+
+  // What a tile takes from `carver`, in the order of the constructor.
+  static void Carve(const ForwardArgs& args, const FlashBlocks& blocks, int64_t num_panels,
+                    Carver* carver) {
+    FlashScratch<Panel>(carver, blocks, num_panels, Unit::OutRows(args.head_dim_v),
+                        Unit::kRoundsWeights);
+    Unit(args, blocks, num_panels, carver);
   }
 
   void Run() {
@@ -162,8 +169,8 @@ class FlashTile {
   template <Domain kDomain, size_t kVecs>
   void SweepPanel(const PanelStep& block, int64_t begin) {
     const Factors factors = FactorsOf<kDomain>();
-    PanelState<C> state{scratch_.m + block.panel * Panel::kRows,
-                        scratch_.l + block.panel * Panel::kRows, scratch_.scale[0]};
+    const int64_t row = block.panel * Panel::kRows;
+    PanelState<C> state{scratch_.m + row, scratch_.l + row, ExactL(row), scratch_.scale[0]};
     Values values{block, begin, {}, Accumulate::kOld, nullptr};
     const int64_t chunk_k = blocks_.chunk_k;
     for (int64_t chunk = begin + (block.keys.begin - begin) / chunk_k * chunk_k;
@@ -246,6 +253,10 @@ class FlashTile {
     }
   }
 
+  C* ExactL(int64_t row) const {
+    return scratch_.exact_l == nullptr ? nullptr : scratch_.exact_l + row;
+  }
+
   // Divides, transposes and stores out and lse. Returns whether a row is suspect: it sees keys, yet
   // its maximum, its sum or its out is not finite.
   template <Domain kDomain>
@@ -254,7 +265,7 @@ class FlashTile {
     const int64_t o_stride = Unit::OutRows(args_.head_dim_v) * Panel::kRows;
     for (int64_t panel = 0; panel < rows_.num_panels(); ++panel) {
       const int64_t row = panel * Panel::kRows;
-      const RowSums<C> sums{scratch_.m + row, scratch_.l + row, scratch_.scale[0],
+      const RowSums<C> sums{scratch_.m + row, scratch_.l + row, ExactL(row), scratch_.scale[0],
                             scratch_.suspect + row};
       const PanelStore<T, Panel> store(args_, rows_, rows_.Range(panel), sums);
       if (!only_suspects) store.MarkSuspects();

@@ -39,11 +39,13 @@ struct FlashScratch {
   using C = typename Panel::C;
 
   // `o_rows`: head_dim_v, or more where the unit stores whole tiles.
-  FlashScratch(Carver* carver, const FlashBlocks& blocks, int64_t num_panels, int64_t o_rows)
+  FlashScratch(Carver* carver, const FlashBlocks& blocks, int64_t num_panels, int64_t o_rows,
+               bool rounds_weights)
       : rows(num_panels * Panel::kRows), o_count(rows * o_rows) {
     o = carver->Take<C>(o_count);
     m = carver->Take<C>(rows);
     l = carver->Take<C>(rows);
+    if (rounds_weights) exact_l = carver->Take<C>(rows);
     suspect = carver->Take<uint8_t>(rows);
     scores = carver->Take<C>(blocks.chunk_k * Panel::kRows);
     additive = carver->Take<C>(blocks.chunk_k * Panel::kRows);
@@ -57,21 +59,23 @@ struct FlashScratch {
   void Reset() {
     std::fill(m, m + rows, -std::numeric_limits<C>::infinity());
     std::fill(l, l + rows, C{0});
+    if (exact_l != nullptr) std::fill(exact_l, exact_l + rows, C{0});
     std::fill(o, o + o_count, C{0});
   }
 
   int64_t rows;
   int64_t o_count;
-  C* o;              // panels of [o_rows][kRows]
-  C* m;              // [rows]
-  C* l;              // [rows]
-  uint8_t* suspect;  // [rows]
-  C* scores;         // [chunk_k][kRows]
-  C* additive;       // [chunk_k][kRows]: bias and mask
-  C* hidden;         // [block_k][kRows]: a copy of the scores where V needs selection
-  C* scale[2];       // [kRows] each: of the last two rescalings
-  C* lane_a;         // [kRows]: first visible key, or ALiBi slope
-  C* lane_b;         // [kRows]: last visible key, or position
+  C* o;                  // panels of [o_rows][kRows]
+  C* m;                  // [rows]
+  C* l;                  // [rows]
+  C* exact_l = nullptr;  // [rows], where weights are rounded
+  uint8_t* suspect;      // [rows]
+  C* scores;             // [chunk_k][kRows]
+  C* additive;           // [chunk_k][kRows]: bias and mask
+  C* hidden;             // [block_k][kRows]: a copy of the scores where V needs selection
+  C* scale[2];           // [kRows] each: of the last two rescalings
+  C* lane_a;             // [kRows]: first visible key, or ALiBi slope
+  C* lane_b;             // [kRows]: last visible key, or position
 };
 
 }  // namespace flashlane::kernels

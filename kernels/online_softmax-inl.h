@@ -166,8 +166,9 @@ HWY_NOINLINE void ApplyRowLimits(const RowLimits<C>& limits, int64_t begin, int6
 template <typename C>
 struct PanelState {
   C* m;  // what weights are relative to: within the threshold of the maximum so far; -inf at first
-  C* l;  // sum of weights
-  C* scale;  // out: what O must be multiplied by before the product of these keys is added
+  C* l;  // sum of weights, as the product with V sees them
+  C* exact_l;  // sum of weights before they are rounded for that product; null where they are not
+  C* scale;    // out: what O must be multiplied by before the product of these keys is added
 };
 
 // Fast domain: scores times `unit` are powers of two; 1 where q has the factor in it.
@@ -211,6 +212,10 @@ HWY_NOINLINE bool UpdateMaximum(const PanelState<C>& state, C unit, int64_t keys
     hn::Store(new_m, d, state.m + v * lanes);
     hn::Store(scale, d, state.scale + v * lanes);
     hn::Store(hn::Mul(hn::Load(d, state.l + v * lanes), scale), d, state.l + v * lanes);
+    if (state.exact_l != nullptr) {
+      C* at = state.exact_l + v * lanes;
+      hn::Store(hn::Mul(hn::Load(d, at), scale), d, at);
+    }
   }
   return true;
 }

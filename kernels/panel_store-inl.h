@@ -33,6 +33,7 @@ template <typename C>
 struct RowSums {
   C* m;  // in the domain's unit until Finish, then natural
   C* l;
+  C* exact_l;        // of weights before rounding; null where l is
   C* scale;          // what O is multiplied by before the division
   uint8_t* suspect;  // the row must be computed in the exact domain
 };
@@ -74,7 +75,11 @@ class PanelStore {
           LoadOperand<T>(args_.sinks, rows_.Head(range_.begin + lane) * args_.sinks.stride);
       const C m = std::max(sums_.m[lane], sink);
       sums_.scale[lane] = std::exp(sums_.m[lane] - m);
-      sums_.l[lane] = sums_.l[lane] * sums_.scale[lane] + std::exp(sink - m);
+      const C weight = std::exp(sink - m);
+      sums_.l[lane] = sums_.l[lane] * sums_.scale[lane] + weight;
+      if (sums_.exact_l != nullptr) {
+        sums_.exact_l[lane] = sums_.exact_l[lane] * sums_.scale[lane] + weight;
+      }
       sums_.m[lane] = m;
     }
   }
@@ -123,7 +128,7 @@ class PanelStore {
     if (args_.lse == nullptr) return;
     for (int64_t lane = 0; lane < range_.size(); ++lane) {
       if (Skips(lane, only_suspects)) continue;
-      const C l = sums_.l[lane];
+      const C l = sums_.exact_l != nullptr ? sums_.exact_l[lane] : sums_.l[lane];
       C lse = l == C{0} ? -kInfinity<C> : sums_.m[lane] + std::log(l);
       if (std::isnan(lse)) lse = std::numeric_limits<C>::quiet_NaN();
       *rows_.template RowPointer<Lse>(args_.lse, args_.lse_strides, range_.begin + lane) = lse;

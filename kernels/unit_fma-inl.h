@@ -63,6 +63,7 @@ class FmaUnit {
   static constexpr const char* kName = "fma";
   // The factor of the scores is multiplied into q.
   static constexpr bool kFoldsScale = true;
+  static constexpr bool kRoundsWeights = false;
   // Keys per step of the second product.
   static constexpr int64_t kKeyGranule = 1;
 

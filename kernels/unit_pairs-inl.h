@@ -43,7 +43,9 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Turns scores into pairs of weights and sums the rounded weights in l.
+// Turns scores into pairs of weights. Sums the rounded weights in l, so that out is a weighted mean
+// of values with the very weights of the product; and the weights themselves in exact_l, for an lse
+// without the rounding.
 template <class Panel, Domain kDomain, size_t kVecs>
 HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64_t keys,
                                const float* scores, uint32_t* pairs) {
@@ -53,7 +55,11 @@ HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64
   const size_t lanes = hn::Lanes(d);
   const PanelWeights<Panel, kDomain, kVecs> weight(state.m, unit);
   V sum[kVecs];
-  for (size_t v = 0; v < kVecs; ++v) sum[v] = hn::Load(d, state.l + v * lanes);
+  V exact[kVecs];
+  for (size_t v = 0; v < kVecs; ++v) {
+    sum[v] = hn::Load(d, state.l + v * lanes);
+    exact[v] = hn::Load(d, state.exact_l + v * lanes);
+  }
   for (int64_t j = 0; j < keys; j += 2, pairs += Panel::kRows) {
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
@@ -62,10 +68,14 @@ HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64
       const V second = weight(hn::Load(d, at + Panel::kRows), v);
       const auto rounded = RoundToPairs(d, first, second);
       sum[v] = AddPairs(d, rounded, sum[v]);
+      exact[v] = hn::Add(hn::Add(exact[v], first), second);
       hn::Store(hn::BitCast(du, rounded), du, pairs + v * lanes);
     }
   }
-  for (size_t v = 0; v < kVecs; ++v) hn::Store(sum[v], d, state.l + v * lanes);
+  for (size_t v = 0; v < kVecs; ++v) {
+    hn::Store(sum[v], d, state.l + v * lanes);
+    hn::Store(exact[v], d, state.exact_l + v * lanes);
+  }
 }
 
 template <class Tiles>
@@ -77,6 +87,7 @@ class PairUnit {
   using Session = typename Tiles::Session;
   static constexpr const char* kName = Tiles::kName;
   static constexpr bool kFoldsScale = false;  // bf16 has no digits to spare
+  static constexpr bool kRoundsWeights = true;
   static constexpr int64_t kKeyGranule = Tiles::kDepthGranule;
 
   static FlashBlocks Blocks(const ForwardArgs& args) {
