@@ -1,6 +1,6 @@
 """Flashlane beside PyTorch's scaled_dot_product_attention on the CPU.
 
-  python3 bench/compare_pytorch.py                             the default rows, about two minutes
+  python3 bench/compare_pytorch.py                             the default rows, about five minutes
   python3 bench/compare_pytorch.py --rows 'bf16/.*2k' --seconds 10 --json result.json
 
 What is compared, and how: peer_comparison.py.
@@ -36,7 +36,7 @@ class PyTorch(peer_comparison.Adapter):
             return self._torch.from_numpy(array.view("int16")).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
-    def to_numpy(self, result):
+    def to_numpy(self, result, shape):
         if result.dtype == self._torch.bfloat16:
             return result.contiguous().view(self._torch.int16).numpy().view("uint16")
         return result.numpy()
@@ -45,11 +45,10 @@ class PyTorch(peer_comparison.Adapter):
         """The arguments that say which keys are visible."""
         if not shape.causal:
             return {}
-        q_start = shape.seqlen_k - shape.seqlen_q if shape.bottom_right else shape.q_start
-        if q_start == 0:
+        if shape.first_position() == 0:
             return dict(is_causal=True)  # which means top-left
         ones = self._torch.ones(shape.seqlen_q, shape.seqlen_k, dtype=self._torch.bool)
-        return dict(attn_mask=ones.tril(q_start))
+        return dict(attn_mask=ones.tril(shape.first_position()))
 
     def forms(self, shape, dtype, operands):
         if shape.window_size_left >= 0 or shape.window_size_right >= 0:

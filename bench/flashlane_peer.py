@@ -35,6 +35,11 @@ class Shape(ctypes.Structure):
         width = self.head_dim if operand in ("q", "k") else self.head_dim_v
         return self.batch, heads, rows, width
 
+    def first_position(self) -> int:
+        """Where query 0 stands among the keys."""
+        keys = self.seqlen_k if self.k_len < 0 else self.k_len
+        return keys - self.seqlen_q if self.bottom_right else self.q_start
+
 
 class Call(ctypes.Structure):
     """FlashlanePeerCall."""

