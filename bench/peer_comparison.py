@@ -66,7 +66,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def to_numpy(self, result: Any, shape: flashlane_peer.Shape) -> Any:
-        """What a form returned, as an array [B, Hq, Sq, Dv] of its type in peer_operands.STORAGE."""
+        """What a form returned: an array [B, Hq, Sq, Dv], stored as peer_operands.STORAGE says."""
 
 
 def timed(call: Callable, clock: Callable) -> tuple[float, Any]:
@@ -255,7 +255,7 @@ def write_json(path: str, about: dict, rows: list[dict]) -> None:
 
 
 def main(adapter: type[Adapter], arguments: list[str] | None = None) -> int:
-    """The program. Its status is 1 if a result of the two differed, 2 if nothing was compared."""
+    """The program. Its status is 1 if the two disagreed, 2 if a comparison was not possible."""
     options = parse(adapter, arguments)
     library = flashlane_peer.Flashlane(options.library)
     selected = select(library, options.rows)
@@ -282,6 +282,9 @@ def main(adapter: type[Adapter], arguments: list[str] | None = None) -> int:
             rows.append(dict(row=row, **comparison.measure(shape, dtype)))
         except NotOffered as reason:
             rows.append(dict(row=row, reason=str(reason)))
+        except flashlane_peer.FlashlaneError as error:
+            print(f"{row}: Flashlane refuses it: {error}", file=sys.stderr)
+            return 2
         print_row(rows[-1])
         if options.json:  # after every row: a long run that is ended leaves what it has
             write_json(options.json, about, rows)
