@@ -1,0 +1,137 @@
+"""Flashlane beside ONNX Runtime's CPU provider: models of a single operator.
+
+  python3 bench/compare_onnxruntime.py --rows f32
+
+What is compared, and how: peer_comparison.py.
+"""
+
+import math
+import sys
+
+import peer_comparison
+
+
+class OnnxRuntime(peer_comparison.Adapter):
+    name = "ONNX Runtime"
+    install = "onnxruntime, onnx and NumPy: pip install onnxruntime onnx numpy"
+
+    def __init__(self, threads: int):
+        import onnx
+        import onnxruntime
+
+        self._onnx = onnx
+        self._runtime = onnxruntime
+        self._options = onnxruntime.SessionOptions()
+        self._options.intra_op_num_threads = threads
+        self._options.inter_op_num_threads = 1
+        self._options.log_severity_level = 4  # what it does not implement arrives as an exception
+
+    def describe(self) -> dict:
+        return dict(version=self._runtime.__version__, provider="CPUExecutionProvider")
+
+    def to_numpy(self, result, shape):
+        array = result.numpy()
+        if array.ndim == 4:
+            return array
+        batch, heads, rows, width = shape.dims("out")
+        return array.reshape(batch, rows, heads, width).transpose(0, 2, 1, 3)
+
+    def _session(self, operator, domain, arrays, attributes):
+        """A session whose model is one operator with one output. Raises NotOffered."""
+        helper = self._onnx.helper
+        declared = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in arrays.items()
+            if array is not None
+        ]
+        names = [name if array is not None else "" for name, array in arrays.items()]
+        out = helper.make_tensor_value_info("out", declared[0].type.tensor_type.elem_type, None)
+        node = helper.make_node(operator, names, ["out"], domain=domain, **attributes)
+        model = helper.make_model(
+            helper.make_graph([node], operator, declared, [out]),
+            # The first opset that has Attention, and the version of the files that came with it.
+            opset_imports=[helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)],
+            ir_version=11,
+        )
+        try:
+            return self._runtime.InferenceSession(
+                model.SerializeToString(), self._options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exceptions have no common base
+            raise peer_comparison.NotOffered(str(error).splitlines()[0]) from error
+
+    def _form(self, operator, domain, arrays, attributes):
+        session = self._session(operator, domain, arrays, attributes)
+        binding = session.io_binding()
+        # Values that share the arrays' memory; the binding keeps them.
+        for name, array in arrays.items():
+            if array is not None:
+                value = self._runtime.OrtValue.ortvalue_from_numpy(array)
+                binding.bind_ortvalue_input(name, value)
+
+        def run():
+            binding.bind_output("out")  # anew, so that each call allocates
+            session.run_with_iobinding(binding)
+            return binding.get_outputs()[0]
+
+        return run
+
+    def _candidates(self, shape, operands):
+        """(form, operator, domain, inputs, attributes): the operators that can say `shape`."""
+        import numpy as np
+
+        scale = {} if math.isnan(shape.softmax_scale) else dict(scale=shape.softmax_scale)
+        softcap = dict(softcap=shape.softcap) if shape.softcap else {}
+        causal = shape.causal and shape.first_position() == 0
+        q, k, v = (operands[name] for name in ("q", "k", "v"))
+        group = shape.num_heads // shape.num_kv_heads
+        k_all, v_all = (np.repeat(x, group, axis=1) if group > 1 else x for x in (k, v))
+
+        options = dict(is_causal=int(causal), **scale, **softcap)
+        mask = {}
+        if shape.causal and not causal:
+            visible = np.ones((shape.seqlen_q, shape.seqlen_k), bool)
+            mask = dict(mask=np.tril(visible, shape.first_position()))
+        yield "Attention", "Attention", "", dict(q=q, k=k, v=v, **mask), options
+        if group > 1:
+            expanded = dict(q=q, k=k_all, v=v_all, **mask)
+            yield "Attn expanded", "Attention", "", expanded, options
+
+        # The older operators want heads beside each other within a row. Not counted: the copies.
+        def rows(x):
+            return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(x.shape[0], x.shape[2], -1)
+
+        if not softcap and not mask:
+            inputs = dict(q=rows(q), k=rows(k_all), v=rows(v_all))
+            options = dict(num_heads=shape.num_heads, unidirectional=int(causal), **scale)
+            yield "MultiHead", "MultiHeadAttention", "com.microsoft", inputs, options
+        if causal and shape.seqlen_q == shape.seqlen_k and shape.head_dim == shape.head_dim_v:
+            # Nothing comes from a cache. The operator wants the lengths less one.
+            last = np.full(shape.batch, shape.seqlen_k - 1, np.int32)
+            total = np.array([shape.seqlen_k], np.int32)
+            inputs = dict(q=rows(q), k=rows(k), v=rows(v), past_k=None, past_v=None)
+            inputs.update(last=last, total=total)
+            options = dict(num_heads=shape.num_heads, kv_num_heads=shape.num_kv_heads)
+            options.update(scale, **softcap)
+            yield "GroupQuery", "GroupQueryAttention", "com.microsoft", inputs, options
+
+    def forms(self, shape, dtype, operands):
+        if dtype == "bf16":
+            raise peer_comparison.NotOffered("its CPU operators have no bf16")
+        if shape.window_size_left >= 0 or shape.window_size_right >= 0 or shape.k_len >= 0:
+            raise peer_comparison.NotOffered("it has windows and lengths as dense masks only")
+        found, reasons = {}, []
+        for form, *model in self._candidates(shape, operands):
+            try:
+                found[form] = self._form(*model)
+            except peer_comparison.NotOffered as reason:  # an operator without this dtype
+                reasons.append(reason)
+        if not found:
+            raise reasons[0]
+        return found
+
+
+if __name__ == "__main__":
+    sys.exit(peer_comparison.main(OnnxRuntime))

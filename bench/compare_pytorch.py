@@ -1,0 +1,84 @@
+"""Flashlane beside PyTorch's scaled_dot_product_attention on the CPU.
+
+  python3 bench/compare_pytorch.py                             the default rows, about five minutes
+  python3 bench/compare_pytorch.py --rows 'bf16/.*2k' --seconds 10 --json result.json
+
+What is compared, and how: peer_comparison.py.
+"""
+
+import math
+import sys
+
+import peer_comparison
+
+
+class PyTorch(peer_comparison.Adapter):
+    name = "PyTorch"
+    install = "torch and NumPy: pip install torch numpy"
+
+    def __init__(self, threads: int):
+        import torch
+
+        self._torch = torch
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)  # else the forward pass would keep the lse for a backward
+
+    def describe(self) -> dict:
+        torch = self._torch
+        return dict(
+            version=torch.__version__,
+            cpu_capability=torch.backends.cpu.get_cpu_capability(),
+            parallel_backend="OpenMP" if torch.backends.openmp.is_available() else "native",
+        )
+
+    def _tensor(self, array, dtype: str):
+        if dtype == "bf16":
+            return self._torch.from_numpy(array.view("int16")).view(self._torch.bfloat16)
+        return self._torch.from_numpy(array)
+
+    def to_numpy(self, result, shape):
+        if result.dtype == self._torch.bfloat16:
+            return result.contiguous().view(self._torch.int16).numpy().view("uint16")
+        return result.numpy()
+
+    def _visibility(self, shape) -> dict:
+        """The arguments that say which keys are visible."""
+        if not shape.causal:
+            return {}
+        if shape.first_position() == 0:
+            return dict(is_causal=True)  # which means top-left
+        ones = self._torch.ones(shape.seqlen_q, shape.seqlen_k, dtype=self._torch.bool)
+        return dict(attn_mask=ones.tril(shape.first_position()))
+
+    def forms(self, shape, dtype, operands):
+        if shape.window_size_left >= 0 or shape.window_size_right >= 0:
+            raise peer_comparison.NotOffered("it has windows as dense masks only")
+        if shape.softcap != 0:
+            raise peer_comparison.NotOffered("it has no softcap")
+        if shape.k_len >= 0:
+            raise peer_comparison.NotOffered("it has no k_len")
+        attention = self._torch.nn.functional.scaled_dot_product_attention
+        arguments = self._visibility(shape)
+        if not math.isnan(shape.softmax_scale):
+            arguments["scale"] = shape.softmax_scale
+        q, k, v = (self._tensor(operands[name], dtype) for name in ("q", "k", "v"))
+        group = shape.num_heads // shape.num_kv_heads
+        found = {}
+        if group == 1:
+            found["plain"] = lambda: attention(q, k, v, **arguments)
+        else:
+            found["enable_gqa"] = lambda: attention(q, k, v, enable_gqa=True, **arguments)
+        # Copies that spare PyTorch a slow way. Their own cost is not counted.
+        k_all, v_all = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v))
+        if group > 1:
+            found["expanded"] = lambda: attention(q, k_all, v_all, **arguments)
+        pad = shape.head_dim - shape.head_dim_v
+        if pad > 0:  # its fused kernel wants heads of one width
+            padded = self._torch.nn.functional.pad(v_all, (0, pad))
+            width = shape.head_dim_v
+            found["padded v"] = lambda: attention(q, k_all, padded, **arguments)[..., :width]
+        return found
+
+
+if __name__ == "__main__":
+    sys.exit(peer_comparison.main(PyTorch))

@@ -1,0 +1,62 @@
+// Flashlane for a foreign caller: what bench/flashlane_peer.py loads, to measure Flashlane beside
+// another library in one process. The structs stand there once more, member by member.
+#ifndef FLASHLANE_BENCH_PEER_API_H_
+#define FLASHLANE_BENCH_PEER_API_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "flashlane/export.h"
+
+extern "C" {
+
+// All that Shape in shapes.h can say of a call, and the scale.
+struct FlashlanePeerShape {
+  int64_t batch;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t seqlen_q;
+  int64_t seqlen_k;
+  int64_t head_dim;
+  int64_t head_dim_v;
+  int64_t causal;             // 0 or 1
+  int64_t bottom_right;       // 0 or 1; 1: q_start is not looked at
+  int64_t q_start;            // position of query 0
+  int64_t window_size_left;   // -1: none
+  int64_t window_size_right;  // -1: none
+  int64_t k_len;              // -1: all keys
+  double softcap;             // 0: none
+  double softmax_scale;       // NaN: 1 / sqrt(head_dim)
+};
+
+// Contiguous operands, shaped as AttentionInputs says.
+struct FlashlanePeerCall {
+  FlashlanePeerShape shape;
+  const char* dtype;  // "f32", "f64", "bf16" or "f16"
+  const void* q;
+  const void* k;
+  const void* v;
+  void* out;
+  int64_t num_threads;  // as ExecOptions
+  const char* target;   // as ExecOptions
+};
+
+// flashlane::Attention. Returns its StatusCode; its message goes to `message`, cut where it does
+// not fit.
+FLASHLANE_API int FlashlanePeerAttention(const FlashlanePeerCall* call, char* message, size_t size);
+
+// Floating-point operations of the call, 2 (D + Dv) per visible pair; 0 if the call is not legal.
+FLASHLANE_API uint64_t FlashlanePeerFlops(const FlashlanePeerCall* call);
+
+// The name of entry `index` of kShapes, null past the last one; *every_dtype: it is measured in
+// every dtype by default, else in F32 only.
+FLASHLANE_API const char* FlashlanePeerShapeAt(int64_t index, FlashlanePeerShape* shape,
+                                               int* every_dtype);
+
+// "flashlane <version>", the CPU's name, the targets it can run and the one that is chosen, best
+// first and separated by commas: one a line.
+FLASHLANE_API void FlashlanePeerDescribe(char* text, size_t size);
+
+}  // extern "C"
+
+#endif  // FLASHLANE_BENCH_PEER_API_H_
