@@ -200,6 +200,9 @@ TEST(AmxDecoderTest, MemoryWithoutBase) {
   EXPECT_EQ(instruction.reg, 1);
   EXPECT_EQ(instruction.address, 0x1234u);
   EXPECT_EQ(instruction.stride, 2000u);
+  // The same with VEX.B, by which r13's number means no base either.
+  ASSERT_TRUE(Decode({0xC4, 0xC2, 0x7B, 0x4B, 0x0C, 0x0D, 0x34, 0x12, 0, 0}, &instruction));
+  EXPECT_EQ(instruction.address, 0x1234u);
   // tileloadd 0x1234, %tmm1
   ASSERT_TRUE(Decode({0xC4, 0xE2, 0x7B, 0x4B, 0x0C, 0x25, 0x34, 0x12, 0, 0}, &instruction));
   EXPECT_EQ(instruction.address, 0x1234u);
