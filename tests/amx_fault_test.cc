@@ -168,7 +168,9 @@ int CallBoth() {
   action.sa_flags = SA_SIGINFO;
   if (sigaction(SIGILL, &action, nullptr) != 0) return 1;
   // Twice: an emulator that took itself for its predecessor would never return.
-  if (InstallAmxEmulator() != InstallAmxEmulator()) return 2;
+  const bool first = InstallAmxEmulator();
+  const bool second = InstallAmxEmulator();
+  if (first != second) return 2;
   amx::Configure(Config::AllFull());
   IllegalInstruction();
   amx::Load<0>(memory, 64);

@@ -85,7 +85,7 @@ void OnIllegalInstruction(int signal_number, siginfo_t* info, void* context) {
   bool any = false;
   AmxInstruction instruction;
   while (info->si_code > 0 &&  // caused, not sent
-         DecodeAmxInstruction(reinterpret_cast<const uint8_t*>(pointer), registers, &instruction)) {
+         DecodeAmxInstruction(PointerTo(pointer), registers, &instruction)) {
     const AmxFault fault = ExecuteAmxInstruction(instruction);
     if (fault.message) Die(fault, pointer);
     pointer += static_cast<uint64_t>(instruction.length);

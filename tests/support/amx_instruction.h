@@ -25,6 +25,11 @@ struct AmxInstruction {
   uint64_t stride;   // load, store: from row to row, modulo 2^64
 };
 
+// A register's or an instruction's address as a pointer.
+inline uint8_t* PointerTo(uint64_t address) {
+  return reinterpret_cast<uint8_t*>(address);  // NOLINT(performance-no-int-to-ptr): it is one
+}
+
 // False for anything else. Reads no byte past the end of the instruction.
 bool DecodeAmxInstruction(const uint8_t* code, const GeneralRegisters& registers,
                           AmxInstruction* instruction);

@@ -104,7 +104,7 @@ void Release() {
 
 Fault LoadConfig(uint64_t address) {
   TileConfig config;
-  std::memcpy(&config, reinterpret_cast<const void*>(address), sizeof(config));
+  std::memcpy(&config, PointerTo(address), sizeof(config));
   const Fault fault = CheckConfig(config);
   if (fault.message) return fault;
   if (config.palette == 0) {
@@ -123,7 +123,7 @@ void StoreConfig(uint64_t address) {
     config.colsb[t] = static_cast<uint16_t>(state.shapes[t].colsb);
     config.rows[t] = static_cast<uint8_t>(state.shapes[t].rows);
   }
-  std::memcpy(reinterpret_cast<void*>(address), &config, sizeof(config));
+  std::memcpy(PointerTo(address), &config, sizeof(config));
 }
 
 Fault CheckTile(int tile) {
@@ -154,8 +154,7 @@ Fault Load(const AmxInstruction& instruction) {
   Tile& tile = state.tiles[instruction.reg];
   uint64_t row = instruction.address;
   for (int r = 0; r < shape.rows; ++r, row += instruction.stride) {
-    std::memcpy(tile.bytes[r], reinterpret_cast<const void*>(row),
-                static_cast<size_t>(shape.colsb));
+    std::memcpy(tile.bytes[r], PointerTo(row), static_cast<size_t>(shape.colsb));
   }
   Count(counts.loads);
   return {};
@@ -168,7 +167,7 @@ Fault Store(const AmxInstruction& instruction) {
   const Tile& tile = state.tiles[instruction.reg];
   uint64_t row = instruction.address;
   for (int r = 0; r < shape.rows; ++r, row += instruction.stride) {
-    std::memcpy(reinterpret_cast<void*>(row), tile.bytes[r], static_cast<size_t>(shape.colsb));
+    std::memcpy(PointerTo(row), tile.bytes[r], static_cast<size_t>(shape.colsb));
   }
   Count(counts.stores);
   return {};
