@@ -1,8 +1,9 @@
 // Bias and boolean mask of a panel as one number to add to each score, in the panel's layout.
 //
 // Cost, per square of lanes x lanes terms: a load per row, log2(lanes) interleavings and a store
-// per vector; a fiftieth of the two products at D 64. What memory delivers is the limit: each
-// element of a bias is read once per head.
+// per vector, few beside the 2 D multiply-adds per vector of the products. What remains is reading
+// the operand, once per head. On Zen 4 prefetching its rows gained nothing, and shorter stretches
+// of keys lost: they leave the hardware's prefetcher less to follow.
 
 #if defined(FLASHLANE_KERNELS_PANEL_GATHER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_PANEL_GATHER_INL_H_
