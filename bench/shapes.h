@@ -18,7 +18,8 @@ enum ShapeUse : unsigned {
   kOnlyFiltered = 16,  // not without a filter
 };
 
-// Operands beside q, k and v, as bits. Heads share bias and mask: 16 MiB at S 2048, not 16 MiB each.
+// Operands beside q, k and v, as bits. Heads share bias and mask: 16 MiB at S 2048, not 16 MiB
+// each.
 enum ShapeExtra : unsigned {
   kBias = 1,         // [1, 1, Sq, Sk], F32
   kMask = 2,         // [1, 1, Sq, Sk]
