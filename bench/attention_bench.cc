@@ -8,7 +8,7 @@
 // Rows: attention/<flash|naive>/<f32|f64|bf16|f16>/<TARGET|best>/<shape>/threads:<n>; "best" is
 // what dispatch chooses. Counters:
 //   gflops         2 (D + Dv) flops per visible pair of query and key, median of the kept groups
-//   gbs            q, k, v and out once, in GB/s
+//   gbs            q, k, v, bias, mask and out once, in GB/s
 //   peak_fraction  of the multiply-adds that this many cores do in registers on the same target;
 //                  _min: of the worst kept group
 //   tile_fraction  what the L1-hot register tile reached of the same peak
@@ -125,6 +125,7 @@ class Random {
 };
 
 struct Tensor {
+  Tensor() = default;
   Tensor(DType dtype, std::initializer_list<int64_t> shape, Random* random)
       : view(nullptr, dtype, shape) {
     int64_t count = 1;
@@ -136,6 +137,20 @@ struct Tensor {
     bytes.resize(values.size() * DTypeSize(dtype));
     view.data = bytes.data();
     ConvertElements(values.data(), DType::kF32, bytes.data(), dtype, count);
+  }
+
+  // A boolean mask that shows three keys of four.
+  static Tensor Mask(std::initializer_list<int64_t> shape, Random* random) {
+    const Tensor numbers(DType::kF32, shape, random);
+    const float* values = static_cast<const float*>(numbers.view.data);
+    Tensor mask;
+    mask.bytes.resize(numbers.bytes.size() / sizeof(float));
+    for (size_t i = 0; i < mask.bytes.size(); ++i) {
+      // The first quartile of the numbers above.
+      mask.bytes[i] = std::byte{values[i] > -0.2f};
+    }
+    mask.view = TensorView(mask.bytes.data(), DType::kBool, shape);
+    return mask;
   }
 
   std::vector<std::byte> bytes;
@@ -152,14 +167,28 @@ struct Operands {
     inputs.k = k.view;
     inputs.v = v.view;
     outputs.out = out.view;
+    if ((s.extras & kBias) != 0) {
+      bias = Tensor(DType::kF32, {1, 1, s.seqlen_q, s.seqlen_k}, &random);
+      inputs.bias = bias.view;
+    }
+    if ((s.extras & (kMask | kPaddingMask)) != 0) {
+      mask = (s.extras & kMask) != 0 ? Tensor::Mask({1, 1, s.seqlen_q, s.seqlen_k}, &random)
+                                     : Tensor::Mask({s.batch, 1, 1, s.seqlen_k}, &random);
+      inputs.mask = mask.view;
+    }
+    if ((s.extras & kAlibi) != 0) {
+      slopes = Tensor(DType::kF32, {s.num_heads}, &random);
+      inputs.alibi_slopes = slopes.view;
+    }
   }
 
   double bytes() const {
-    return static_cast<double>(q.bytes.size() + k.bytes.size() + v.bytes.size() + out.bytes.size());
+    return static_cast<double>(q.bytes.size() + k.bytes.size() + v.bytes.size() + out.bytes.size() +
+                               bias.bytes.size() + mask.bytes.size());
   }
 
   Random random;
-  Tensor q, k, v, out;
+  Tensor q, k, v, out, bias, mask, slopes;
   AttentionInputs inputs;
   AttentionOutputs outputs;
 };
@@ -230,6 +259,7 @@ RowResult MeasureAttention(const Case& test, double seconds) {
 bool ByDefault(const Case& test) {
   const auto has = [&test](ShapeUse use) { return (test.shape->use & use) != 0; };
   const bool is_f32 = test.kernel->dtype == DType::kF32;
+  if (has(kOnlyFiltered)) return false;
   if (test.threads > 1) return is_f32 && has(kAllThreads);
   if (test.target != nullptr) return is_f32 && has(kEveryTarget);
   return is_f32 || has(kEveryDType);

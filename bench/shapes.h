@@ -15,6 +15,16 @@ enum ShapeUse : unsigned {
   kEveryDType = 2,
   kEveryTarget = 4,
   kAllThreads = 8,
+  kOnlyFiltered = 16,  // not without a filter
+};
+
+// Operands beside q, k and v, as bits. Heads share bias and mask: 16 MiB at S 2048, not 16 MiB
+// each.
+enum ShapeExtra : unsigned {
+  kBias = 1,         // [1, 1, Sq, Sk], F32
+  kMask = 2,         // [1, 1, Sq, Sk]
+  kPaddingMask = 4,  // [B, 1, 1, Sk]
+  kAlibi = 8,        // [Hq], F32
 };
 
 struct Shape {
@@ -27,7 +37,8 @@ struct Shape {
   int64_t head_dim;
   int64_t head_dim_v;
   AttentionParams params;
-  unsigned use;  // of ShapeUse
+  unsigned use;         // of ShapeUse
+  unsigned extras = 0;  // of ShapeExtra
 };
 
 inline AttentionParams Causal() {
@@ -72,6 +83,12 @@ inline const Shape kShapes[] = {
     {"softcap_1k_d256", 1,  8,  4,  1024,  1024, 256, 256, CausalSoftcap(50), 0},
     {"mla_1k",          1, 16, 16,  1024,  1024, 192, 128, Causal(), 0},
     {"odd_1000_d80",    1,  8,  8,  1000,  1000,  80,  80, {}, 0},
+    // What is added to the scores, against the plain shapes above.
+    {"bias_2k_d64",     1,  8,  8,  2048,  2048,  64,  64, {}, kOnlyFiltered, kBias},
+    {"bias_2k_gqa",     1, 32,  8,  2048,  2048, 128, 128, {}, kOnlyFiltered, kBias},
+    {"mask_2k_d64",     1,  8,  8,  2048,  2048,  64,  64, {}, kOnlyFiltered, kMask},
+    {"padmask_8x512",   8, 12, 12,   512,   512,  64,  64, {}, kOnlyFiltered, kPaddingMask},
+    {"alibi_2k",        1,  8,  8,  2048,  2048,  64,  64, {}, kOnlyFiltered, kAlibi},
     // What a call costs beside its arithmetic.
     {"tiny_16x16",      1,  1,  1,    16,    16,  64,  64, {},
      kOracle | kEveryDType | kAllThreads},

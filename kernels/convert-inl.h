@@ -48,14 +48,14 @@ HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
   return LoadScalar(static_cast<const T*>(operand.data) + index);
 }
 
-// Half types that convert by vectors; the others by elements.
+// Types that convert by vectors; the others by elements.
 template <typename T>
-inline constexpr bool kConvertsVectors = kHasF16Conversion || std::is_same_v<T, hwy::bfloat16_t>;
+inline constexpr bool kConvertsVectors = kHasF16Conversion || !std::is_same_v<T, hwy::float16_t>;
 
-// One vector of elements, promoted.
+// One vector of elements, promoted to the type of D: Compute<T>, or double for operands in F32.
 template <typename T, class D = hn::ScalableTag<Compute<T>>>
 HWY_INLINE hn::Vec<D> LoadPromoted(D d, const T* from) {
-  if constexpr (!kPromotes<T>) {
+  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
     return hn::LoadU(d, from);
   } else if constexpr (kConvertsVectors<T>) {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));

@@ -35,8 +35,11 @@ struct MergeWeights {
 template <typename C>
 MergeWeights<C> WeightsOf(C lse_a, C lse_b) {
   const C max = std::max(lse_a, lse_b);
-  const C a = std::exp(lse_a - max);
-  const C b = std::exp(lse_b - max);
+  // One of the two is the maximum, and a row of out is short beside an exp.
+  const C below_a = lse_a - max;
+  const C below_b = lse_b - max;
+  const C a = below_a == C{0} ? C{1} : std::exp(below_a);
+  const C b = below_b == C{0} ? C{1} : std::exp(below_b);
   const C sum = a + b;
   const C lse = max + std::log(sum);
   return {a / sum, b / sum, std::isnan(lse) ? std::numeric_limits<C>::quiet_NaN() : lse};
@@ -48,25 +51,23 @@ template <typename T>
 HWY_INLINE void MergeRow(const T* x, const T* y, const MergeWeights<Compute<T>>& weights,
                          int64_t count, T* to) {
   using C = Compute<T>;
+  constexpr C kNan = std::numeric_limits<C>::quiet_NaN();
   const hn::ScalableTag<C> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  // A stretch of each row in the compute type; a few vectors, so that conversions run on vectors
-  // too.
-  constexpr int64_t kStretch = 8 * static_cast<int64_t>(hn::MaxLanes(d));
-  HWY_ALIGN C row_x[kStretch] = {};
-  HWY_ALIGN C row_y[kStretch] = {};
-  for (int64_t i = 0; i < count; i += kStretch) {
-    const int64_t n = std::min(kStretch, count - i);
-    PromoteRow(x + i, n, row_x);
-    PromoteRow(y + i, n, row_y);
-    for (int64_t at = 0; at < n; at += lanes) {
-      const auto a = hn::Mul(hn::Set(d, weights.a), hn::Load(d, row_x + at));
-      const auto b = hn::Mul(hn::Set(d, weights.b), hn::Load(d, row_y + at));
-      const auto sum = hn::Add(a, b);
-      const auto nan = hn::Set(d, std::numeric_limits<C>::quiet_NaN());
-      hn::Store(hn::IfThenElse(hn::IsNaN(sum), nan, sum), d, row_x + at);
-    }
-    DemoteRow(row_x, n, to + i);
+  const auto weight_a = hn::Set(d, weights.a);
+  const auto weight_b = hn::Set(d, weights.b);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto a = hn::Mul(weight_a, LoadPromoted(d, x + i));
+    const auto b = hn::Mul(weight_b, LoadPromoted(d, y + i));
+    const auto sum = hn::Add(a, b);
+    StoreRounded(d, hn::IfThenElse(hn::IsNaN(sum), hn::Set(d, kNan), sum), to + i);
+  }
+  for (; i < count; ++i) {
+    const C a = weights.a * LoadScalar(x + i);
+    const C b = weights.b * LoadScalar(y + i);
+    const C sum = a + b;
+    to[i] = hwy::ConvertScalarTo<T>(std::isnan(sum) ? kNan : sum);
   }
 }
 
@@ -79,6 +80,18 @@ void CopyRow(const T* from, int64_t count, T* to) {
 // Where a row stands.
 struct RowIndex {
   int64_t batch, head, query;
+
+  static RowIndex Of(const MergeArgs& args, int64_t row) {
+    const int64_t head = row / args.seqlen_q;
+    return {head / args.num_heads, head % args.num_heads, row % args.seqlen_q};
+  }
+  void Next(const MergeArgs& args) {
+    if (++query < args.seqlen_q) return;
+    query = 0;
+    if (++head < args.num_heads) return;
+    head = 0;
+    ++batch;
+  }
 };
 
 template <typename P, typename Void>
@@ -91,9 +104,9 @@ template <typename T>
 void RunMerge(const MergeArgs& args, int64_t row_begin, int64_t row_end) {
   using C = Compute<T>;  // also the type of lse
   constexpr C kEmpty = -std::numeric_limits<C>::infinity();
-  for (int64_t r = row_begin; r < row_end; ++r) {
-    const int64_t head = r / args.seqlen_q;
-    const RowIndex row{head / args.num_heads, head % args.num_heads, r % args.seqlen_q};
+  if (row_begin >= row_end) return;
+  RowIndex row = RowIndex::Of(args, row_begin);
+  for (int64_t r = row_begin; r < row_end; ++r, row.Next(args)) {
     const T* out_a = At<const T>(args.a.out, args.a.out_strides, row);
     const T* out_b = At<const T>(args.b.out, args.b.out_strides, row);
     const C lse_a = *At<const C>(args.a.lse, args.a.lse_strides, row);

@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Per-lane results of a panel; each array [kPanelRows].
+// Per-lane results of a panel; each array [kRows].
 template <typename C>
 struct RowSums {
   C* m;  // in the domain's unit until Finish, then natural

@@ -1,4 +1,4 @@
-// What is added to the scores of a panel: ALiBi, bias and boolean mask, gathered into its layout.
+// What is added to the scores of a panel: ALiBi, bias and boolean mask.
 
 #if defined(FLASHLANE_KERNELS_PANEL_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_PANEL_TERMS_INL_H_
@@ -15,6 +15,7 @@
 #include "kernels/args.h"
 #include "kernels/convert-inl.h"
 #include "kernels/online_softmax-inl.h"
+#include "kernels/panel_gather-inl.h"
 #include "kernels/panel_rows-inl.h"
 #include "kernels/tile_matmul-inl.h"
 
@@ -39,7 +40,7 @@ class PanelTerms {
     terms.softcap = static_cast<C>(args_.softcap);
     if (args_.alibi_slopes.data != nullptr) FillAlibi(work, &terms);
     if (args_.bias.data != nullptr || args_.mask.data != nullptr) {
-      FillAdditive(work);
+      PanelGather<T, Panel>(args_, rows_, work.range, work.keys).Fill(scratch_.additive);
       terms.additive = scratch_.additive;
     }
     return terms;
@@ -61,47 +62,6 @@ class PanelTerms {
     terms->slopes = scratch_.lane_a;
     terms->row_offsets = scratch_.lane_b;
     terms->first_key = static_cast<C>(work.keys.begin - (rows_.q_start() + first_query));
-  }
-
-  static bool SameForAllRows(const ScoreOperand& operand) {
-    return operand.data == nullptr || (operand.head == 0 && operand.row == 0);
-  }
-
-  // Bias + mask as one number to add: -inf hides the key.
-  void FillAdditive(const PanelStep& work) const {
-    C* additive = scratch_.additive;
-    const int64_t keys = work.keys.size();
-    // The padding mask of an encoder: one term per key.
-    if (SameForAllRows(args_.bias) && SameForAllRows(args_.mask)) {
-      FillLane(work.range.begin, work.keys, additive);
-      for (int64_t j = 0; j < keys; ++j) {
-        std::fill(additive + j * kRows + 1, additive + (j + 1) * kRows, additive[j * kRows]);
-      }
-      return;
-    }
-    for (int64_t lane = 0; lane < kRows; ++lane) {
-      // Lanes without a row repeat the last one.
-      FillLane(std::min(work.range.begin + lane, work.range.end - 1), work.keys, additive + lane);
-    }
-  }
-
-  // Row r's terms for `keys`, one panel row apart.
-  void FillLane(int64_t r, const KeyRange& keys, C* to) const {
-    const int64_t count = keys.size();
-    const ScoreOperand& bias = args_.bias;
-    if (bias.data == nullptr) {
-      for (int64_t j = 0; j < count; ++j) to[j * kRows] = C{0};
-    } else {
-      const int64_t at = rows_.ScoreOffset(bias, r) + keys.begin * bias.col;
-      for (int64_t j = 0; j < count; ++j) to[j * kRows] = LoadOperand<T>(bias, at + j * bias.col);
-    }
-    const ScoreOperand& mask = args_.mask;
-    if (mask.data == nullptr) return;
-    const uint8_t* visible =
-        static_cast<const uint8_t*>(mask.data) + rows_.ScoreOffset(mask, r) + keys.begin * mask.col;
-    for (int64_t j = 0; j < count; ++j) {
-      if (visible[j * mask.col] == 0) to[j * kRows] = -kInfinity<C>;
-    }
   }
 
   const ForwardArgs& args_;

@@ -18,14 +18,17 @@ namespace {
 class AttentionTest : public ::testing::TestWithParam<DType> {
  protected:
   static void ExpectAgreesOnAllTargets(const ProblemSpec& spec) {
-    const Problem problem(spec, GetParam());
+    ExpectAgreesOnAllTargets(Problem(spec, GetParam()));
+  }
+
+  static void ExpectAgreesOnAllTargets(const Problem& problem) {
     const ForwardReference reference = ReferenceOf(problem);
     int runs = 0;
     for (const RunCase& run : AllRuns()) {
       if (run.dtype != GetParam()) continue;
       ++runs;
       EXPECT_TRUE(Agrees(reference, problem.Run(run.Options())))
-          << spec.ToString() << " on " << KernelName(run.kernel) << " " << run.target;
+          << problem.spec().ToString() << " on " << KernelName(run.kernel) << " " << run.target;
     }
     EXPECT_GT(runs, 0);
   }
@@ -102,6 +105,56 @@ TEST_P(AttentionTest, EveryBroadcastOfBiasAndMask) {
     spec.f32_terms = true;
     spec.mask_dims = -1;
     ExpectAgreesOnAllTargets(spec);
+  }
+}
+
+// Rows of the operand further apart than they are long.
+OwnedTensor Padded(const OwnedTensor& dense) {
+  const int64_t* shape = dense.view.shape;
+  const int64_t row = shape[3] + 7, head = shape[2] * row + 3, batch = shape[1] * head + 5;
+  return dense.WithStrides({batch, head, row, 1});
+}
+
+// Groups that do and do not divide the lanes, so that query heads share rows of bias and mask
+// within and across vectors; key ranges that begin and end within a block and a vector.
+TEST_P(AttentionTest, BiasAndMaskOfEveryGroupInPaddedRows) {
+  int variant = 0;
+  for (const int64_t group : {1, 2, 3, 5, 8, 17}) {
+    for (const int bias_dims : {12, 13, 14, 10}) {
+      for (const bool windows : {false, true}) {
+        ProblemSpec spec = Shape(27, 205, 5);
+        spec.batch = 2;
+        spec.num_kv_heads = 2;
+        spec.num_heads = 2 * group;
+        spec.bias_dims = bias_dims;
+        spec.mask_dims = variant % 3 == 0 ? -1 : 12 + variant % 4;
+        spec.f32_terms = variant % 2 == 0;
+        if (windows) {
+          spec.params.window_size_left = 37;
+          spec.params.window_size_right = 11;
+          spec.params.q_start = 170;
+        }
+        Problem problem(spec, GetParam());
+        problem.bias = Padded(problem.bias);
+        if (spec.mask_dims >= 0) problem.mask = Padded(problem.mask);
+        ExpectAgreesOnAllTargets(problem);
+        ++variant;
+      }
+    }
+  }
+}
+
+// A vector of keys, a few keys less, and a few more; each of bias and mask alone and both.
+TEST_P(AttentionTest, BiasAndMaskAroundVectorsOfKeys) {
+  for (const int64_t edge : {2, 4, 8, 16, 192}) {
+    for (const int64_t seqlen_k : {edge - 1, edge, edge + 1}) {
+      for (const int operands : {1, 2, 3}) {
+        ProblemSpec spec = Shape(70, seqlen_k, 3);
+        if ((operands & 1) != 0) spec.bias_dims = 12;
+        if ((operands & 2) != 0) spec.mask_dims = 12;
+        ExpectAgreesOnAllTargets(spec);
+      }
+    }
   }
 }
 

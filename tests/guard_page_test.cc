@@ -109,6 +109,32 @@ TEST_P(GuardPageTest, NothingOutsideTheViewsIsTouched) {
   }
 }
 
+// Bias and mask whose last row ends at the page, in rows further apart than they are long; fewer
+// keys than a vector has lanes, a whole number of vectors, and a part of one at either end.
+TEST_P(GuardPageTest, BiasAndMaskEndWithTheirLastRow) {
+  for (const int64_t num_heads : {1, 3}) {
+    for (const int64_t seqlen_k : {3, 16, 39, 205}) {
+      for (const int bias_dims : {12, 14}) {
+        for (const Flush flush : {Flush::kBegin, Flush::kEnd}) {
+          ProblemSpec spec;
+          spec.num_heads = num_heads;
+          spec.seqlen_q = 23;
+          spec.seqlen_k = seqlen_k;
+          spec.head_dim = spec.head_dim_v = 4;
+          spec.bias_dims = bias_dims;
+          spec.mask_dims = 12;
+          Problem problem(spec, GetParam().dtype);
+          Check(problem, flush, GetParam().Options());
+          const int64_t row = seqlen_k + 5;
+          problem.bias = problem.bias.WithStrides({0, 23 * row, row, 1});
+          problem.mask = problem.mask.WithStrides({0, 0, row, 1});
+          Check(problem, flush, GetParam().Options());
+        }
+      }
+    }
+  }
+}
+
 // Keys at or past k_len are never read: here there is no memory behind them.
 TEST_P(GuardPageTest, KeysPastKLenAreNeverRead) {
   ProblemSpec spec;

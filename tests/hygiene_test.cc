@@ -139,6 +139,29 @@ TEST_P(HygieneTest, KeysHiddenByTheBooleanMaskOrByAnInfiniteBias) {
   }
 }
 
+// Bias and mask with one value per row, per key and per both. Whatever the shapes, the mask hides
+// key 5 from row 40, or more; the bias is poisoned wherever all it is added to is hidden.
+TEST_P(HygieneTest, AMaskedKeyIsHiddenWhateverItsBias) {
+  for (const int bias_dims : {4, 8, 12}) {
+    for (const int mask_dims : {4, 8, 12}) {
+      if ((mask_dims & ~bias_dims) != 0) continue;  // hides only some of what the bias is added to
+      ProblemSpec spec = Small(70, 37);
+      spec.bias_dims = bias_dims;
+      spec.mask_dims = mask_dims;
+      Problem clean = Make(spec);
+      const int64_t row = (mask_dims & 4) != 0 ? 40 : 0;
+      const int64_t key = (mask_dims & 8) != 0 ? 5 : 0;
+      clean.mask.Set({0, 0, row, key}, 0);
+      for (const double poison : {kInf, kNan}) {
+        Problem dirty = clean;
+        dirty.bias.Set({0, 0, (bias_dims & 4) != 0 ? 40 : 0, (bias_dims & 8) != 0 ? 5 : 0}, poison);
+        EXPECT_EQ(Run(clean).bits, Run(dirty).bits) << bias_dims << " " << mask_dims;
+      }
+      ExpectTrue(clean);
+    }
+  }
+}
+
 TEST_P(HygieneTest, ANanInQStaysInItsRow) {
   for (const double poison : {kNan, kInf}) {
     const ProblemSpec spec = Small(40, 60);
