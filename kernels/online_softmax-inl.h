@@ -220,8 +220,9 @@ HWY_NOINLINE bool UpdateMaximum(const PanelState<C>& state, C unit, int64_t keys
   return true;
 }
 
-// The weight of a score, as a function object: what is constant over a panel is loaded once.
-template <class Panel, Domain kDomain, size_t kVecs>
+// Weights of the scores of one key, a vector of rows each; what is constant over a panel is loaded
+// once.
+template <class Panel, Domain kDomain, size_t kVecs, WeightPrecision kPrecision>
 class PanelWeights {
  public:
   using C = typename Panel::C;
@@ -238,13 +239,18 @@ class PanelWeights {
     }
   }
 
-  HWY_INLINE V operator()(V score, size_t v) const {
+  HWY_INLINE void Load(const C* scores, V (&p)[kVecs]) const {
     const Tag<C> d;
-    if constexpr (kDomain == Domain::kExact) {
-      return WeightExp2(d, hn::Mul(hn::Sub(score, base_[v]), unit_));
-    } else {
-      return WeightExp2(d, hn::MulSub(score, unit_, base_[v]));
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      const V score = hn::Load(d, scores + v * hn::Lanes(d));
+      if constexpr (kDomain == Domain::kExact) {
+        p[v] = hn::Mul(hn::Sub(score, base_[v]), unit_);
+      } else {
+        p[v] = hn::MulSub(score, unit_, base_[v]);
+      }
     }
+    WeightExp2<kPrecision>(d, p);
   }
 
  private:
@@ -259,16 +265,17 @@ HWY_NOINLINE void WeighInPlace(const PanelState<C>& state, C unit, int64_t keys,
   const Tag<C> d;
   using V = hn::Vec<Tag<C>>;
   const size_t lanes = hn::Lanes(d);
-  const PanelWeights<Panel, kDomain, kVecs> weight(state.m, unit);
+  const PanelWeights<Panel, kDomain, kVecs, WeightPrecision::kFull> weights(state.m, unit);
   V sum[kVecs];
   for (size_t v = 0; v < kVecs; ++v) sum[v] = hn::Load(d, state.l + v * lanes);
   for (int64_t j = 0; j < keys; ++j) {
+    C* at = scores + j * Panel::kRows;
+    V p[kVecs];
+    weights.Load(at, p);
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
-      C* at = scores + j * Panel::kRows + v * lanes;
-      const V p = weight(hn::Load(d, at), v);
-      sum[v] = hn::Add(sum[v], p);
-      hn::Store(p, d, at);
+      sum[v] = hn::Add(sum[v], p[v]);
+      hn::Store(p[v], d, at + v * lanes);
     }
   }
   for (size_t v = 0; v < kVecs; ++v) hn::Store(sum[v], d, state.l + v * lanes);

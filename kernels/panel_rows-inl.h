@@ -71,7 +71,8 @@ class TileRows {
   }
 
   // Q^T of every panel, `width` elements of a row each; panels are `stride` elements apart.
-  // pack.Load(row, at) gives elements [at, at + kLanes) as a vector, pack.One(row, at) element at.
+  // pack.Load(row, at) gives elements [at, at + kLanes) as a vector, pack.One(row, at) element at;
+  // vectors are loaded from the first pack.whole elements only.
   template <typename T, class Pack, typename E>
   void PackQueries(const Pack& pack, int64_t width, int64_t stride, E* packed) const {
     const hn::ScalableTag<E> d;
@@ -86,7 +87,7 @@ class TileRows {
                                         std::min(range.begin + lane + i, range.end - 1));
         }
         int64_t at = 0;
-        for (; at + kLanes <= width; at += kLanes) {
+        for (; at + kLanes <= pack.whole; at += kLanes) {
           hn::Vec<hn::ScalableTag<E>> v[kLanes];
           HWY_UNROLL(16)
           for (int64_t i = 0; i < kLanes; ++i) v[i] = pack.Load(rows[i], at);

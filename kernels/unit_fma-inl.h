@@ -83,7 +83,7 @@ class FmaUnit {
   }
 
   void PackQueries(const TileRows<Panel>& rows, C fold) {
-    rows.template PackQueries<T>(Pack{hn::Set(Tag<C>(), fold), fold}, head_dim_,
+    rows.template PackQueries<T>(Pack{hn::Set(Tag<C>(), fold), fold, head_dim_}, head_dim_,
                                  head_dim_ * Panel::kRows, q_);
   }
 
@@ -130,6 +130,7 @@ class FmaUnit {
   struct Pack {
     hn::Vec<Tag<C>> fold;
     C fold_one;
+    int64_t whole;
     HWY_INLINE hn::Vec<Tag<C>> Load(const T* row, int64_t at) const {
       return hn::Mul(LoadPromoted(Tag<C>(), row + at), fold);
     }

@@ -53,7 +53,7 @@ HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64
   const hn::ScalableTag<uint32_t> du;
   using V = hn::Vec<decltype(d)>;
   const size_t lanes = hn::Lanes(d);
-  const PanelWeights<Panel, kDomain, kVecs> weight(state.m, unit);
+  const PanelWeights<Panel, kDomain, kVecs, WeightPrecision::kHalf> weights(state.m, unit);
   V sum[kVecs];
   V exact[kVecs];
   for (size_t v = 0; v < kVecs; ++v) {
@@ -61,14 +61,14 @@ HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64
     exact[v] = hn::Load(d, state.exact_l + v * lanes);
   }
   for (int64_t j = 0; j < keys; j += 2, pairs += Panel::kRows) {
+    V first[kVecs], second[kVecs];
+    weights.Load(scores + j * Panel::kRows, first);
+    weights.Load(scores + (j + 1) * Panel::kRows, second);
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
-      const float* at = scores + j * Panel::kRows + v * lanes;
-      const V first = weight(hn::Load(d, at), v);
-      const V second = weight(hn::Load(d, at + Panel::kRows), v);
-      const auto rounded = RoundToPairs(d, first, second);
+      const auto rounded = RoundToPairs(d, first[v], second[v]);
       sum[v] = AddPairs(d, rounded, sum[v]);
-      exact[v] = hn::Add(hn::Add(exact[v], first), second);
+      exact[v] = hn::Add(hn::Add(exact[v], first[v]), second[v]);
       hn::Store(hn::BitCast(du, rounded), du, pairs + v * lanes);
     }
   }
@@ -104,12 +104,13 @@ class PairUnit {
     k_ = carver->Take<uint32_t>(blocks.block_k * depth_);
     v_ = carver->Take<uint32_t>(OutRows(head_dim_v_) * v_stride_);
     p_ = carver->Take<uint32_t>(v_stride_ * Panel::kRows);
+    zeros_ = carver->Take<T>(head_dim_v_);
   }
 
   // `fold` is 1 or -1.
   void PackQueries(const TileRows<Panel>& rows, float fold) {
     const uint32_t sign = std::signbit(fold) ? 0x80008000u : 0u;
-    rows.template PackQueries<T>(Pack{hn::Set(kWords, sign), sign, head_dim_},
+    rows.template PackQueries<T>(Pack{hn::Set(kWords, sign), sign, head_dim_, head_dim_ / 2},
                                  hwy::DivCeil(head_dim_, int64_t{2}), depth_ * Panel::kRows, q_);
     const int64_t packed = hwy::DivCeil(head_dim_, int64_t{2});
     for (int64_t panel = 0; panel < rows.num_panels(); ++panel) {
@@ -126,13 +127,9 @@ class PairUnit {
     const int64_t begin = (step.begin - block_begin) / kKeyGranule * kKeyGranule;
     const int64_t end = Up(step.end - block_begin, kKeyGranule);
     for (int64_t j = begin; j < end; ++j) {
-      uint32_t* to = k_ + j * depth_;
       const int64_t key = block_begin + j;
       const bool live = key >= step.begin && key < step.end;
-      const size_t bytes = live ? static_cast<size_t>(head_dim_) * sizeof(T) : 0;
-      if (live) std::memcpy(to, k.Row(key), bytes);
-      std::memset(reinterpret_cast<uint8_t*>(to) + bytes, 0,
-                  static_cast<size_t>(depth_) * sizeof(uint32_t) - bytes);
+      CopyRow(live ? k.Row(key) : nullptr, k_ + j * depth_);
     }
     return PackValues(v, step, begin, end);
   }
@@ -188,6 +185,7 @@ class PairUnit {
     hn::Vec<hn::ScalableTag<uint32_t>> sign;
     uint32_t sign_one;
     int64_t head_dim;
+    int64_t whole;  // words; the last of an odd head_dim is half of one
     HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> Load(const T* row, int64_t at) const {
       const hn::Repartition<uint16_t, hn::ScalableTag<uint32_t>> d16;
       const auto elements = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row) + 2 * at);
@@ -204,29 +202,56 @@ class PairUnit {
     return p_ + (span.begin - block_begin_) / 2 * Panel::kRows;
   }
 
+  // One row of K, zeros beyond its end; a null `from` is a row of zeros.
+  void CopyRow(const T* from, uint32_t* to) const {
+    const hn::Repartition<uint16_t, hn::ScalableTag<uint32_t>> d16;
+    const int64_t lanes = 2 * kLanes;
+    const int64_t size = from == nullptr ? 0 : head_dim_;
+    const uint16_t* elements = reinterpret_cast<const uint16_t*>(from);
+    int64_t i = 0;
+    for (; i + lanes <= size; i += lanes) {
+      hn::StoreU(hn::BitCast(kWords, hn::LoadU(d16, elements + i)), kWords, to + i / 2);
+    }
+    if (i < size) {
+      const auto rest = hn::LoadN(d16, elements + i, static_cast<size_t>(size - i));
+      hn::StoreN(hn::BitCast(kWords, rest), kWords, to + i / 2,
+                 static_cast<size_t>(std::min(kLanes, depth_ - i / 2)));
+      i += lanes;
+    }
+    std::fill(to + std::min(i / 2, depth_), to + depth_, 0u);
+  }
+
   // V^T of keys [begin, end) of the block, by squares of kLanes pairs of keys x kLanes columns.
   template <class Source>
   HWY_NOINLINE bool PackValues(const Source& v, const KeyRange& step, int64_t begin, int64_t end) {
     step_ = step;
+    std::fill(zeros_, zeros_ + head_dim_v_, hwy::ConvertScalarTo<T>(0.0f));
     // Magnitudes, of which a NaN's or an infinity's is at least kInfinityBits.
     auto largest = hn::Zero(kWords);
     for (int64_t pair = begin / 2; pair < end / 2; pair += kLanes) {
-      const int64_t pairs = std::min(kLanes, end / 2 - pair);
+      const T* rows[2 * kLanes];
+      for (int64_t i = 0; i < 2 * kLanes; ++i) {
+        const int64_t key = block_begin_ + 2 * pair + i;
+        rows[i] = key >= step.begin && key < step.end ? v.Row(key) : zeros_;
+      }
+      const int64_t pairs = std::min(kLanes, v_stride_ - pair);
       for (int64_t column = 0; column < OutRows(head_dim_v_); column += kLanes) {
-        const int64_t columns = std::clamp<int64_t>(head_dim_v_ - column, 0, kLanes);
         hn::Vec<hn::ScalableTag<uint32_t>> square[kLanes];
-        for (int64_t i = 0; i < kLanes; ++i) {
-          const int64_t key = block_begin_ + 2 * (pair + i);
-          const auto first = LoadValues(v, step, i < pairs ? key : step.end, column, columns);
-          const auto second = LoadValues(v, step, i < pairs ? key + 1 : step.end, column, columns);
-          largest = hn::Max(largest, hn::Max(Magnitude(first), Magnitude(second)));
-          square[i] = hn::Or(first, hn::ShiftLeft<16>(second));
+        if (column + kLanes <= head_dim_v_) {
+          LoadSquare(rows, column, WholeVector{}, square, &largest);
+        } else {
+          const int64_t columns = std::max<int64_t>(head_dim_v_ - column, 0);
+          LoadSquare(rows, column, PartOfVector{static_cast<size_t>(columns)}, square, &largest);
         }
         Transpose(kWords, square);
-        const int64_t rows = std::min(kLanes, OutRows(head_dim_v_) - column);
-        for (int64_t i = 0; i < rows; ++i) {
-          hn::StoreN(square[i], kWords, v_ + (column + i) * v_stride_ + pair,
-                     static_cast<size_t>(std::min(kLanes, v_stride_ - pair)));
+        uint32_t* to = v_ + column * v_stride_ + pair;
+        const int64_t num_columns = std::min(kLanes, OutRows(head_dim_v_) - column);
+        for (int64_t i = 0; i < num_columns; ++i) {
+          if (pairs == kLanes) {
+            hn::StoreU(square[i], kWords, to + i * v_stride_);
+          } else {
+            hn::StoreN(square[i], kWords, to + i * v_stride_, static_cast<size_t>(pairs));
+          }
         }
       }
     }
@@ -237,21 +262,31 @@ class PairUnit {
 
   static constexpr uint32_t kInfinityBits = 0x7F80;
 
-  static HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> Magnitude(
-      hn::Vec<hn::ScalableTag<uint32_t>> bits) {
-    return hn::And(bits, hn::Set(kWords, 0x7FFFu));
-  }
+  struct WholeVector {
+    HWY_INLINE auto operator()(const uint16_t* from) const { return hn::LoadU(kHalves, from); }
+  };
+  struct PartOfVector {
+    size_t count;
+    HWY_INLINE auto operator()(const uint16_t* from) const {
+      return hn::LoadN(kHalves, from, count);
+    }
+  };
 
-  // The first `columns` of kLanes columns of a value; zeros beyond, and where the key is not live.
-  template <class Source>
-  static HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> LoadValues(const Source& v,
-                                                                  const KeyRange& step, int64_t key,
-                                                                  int64_t column, int64_t columns) {
-    if (key < step.begin || key >= step.end || columns == 0) return hn::Zero(kWords);
-    const uint16_t* at = reinterpret_cast<const uint16_t*>(v.Row(key) + column);
-    return hn::PromoteTo(kWords, columns == kLanes
-                                     ? hn::LoadU(kHalves, at)
-                                     : hn::LoadN(kHalves, at, static_cast<size_t>(columns)));
+  // square[i]: columns [column, column + kLanes) of rows 2 i (low halves) and 2 i + 1.
+  template <class Load>
+  static HWY_INLINE void LoadSquare(const T* const* rows, int64_t column, const Load& load,
+                                    hn::Vec<hn::ScalableTag<uint32_t>>* square,
+                                    hn::Vec<hn::ScalableTag<uint32_t>>* largest) {
+    const auto magnitude = hn::Set(kWords, 0x7FFFu);
+    HWY_UNROLL(16)
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const auto first =
+          hn::PromoteTo(kWords, load(reinterpret_cast<const uint16_t*>(rows[2 * i] + column)));
+      const auto second =
+          hn::PromoteTo(kWords, load(reinterpret_cast<const uint16_t*>(rows[2 * i + 1] + column)));
+      *largest = hn::Max(*largest, hn::Max(hn::And(first, magnitude), hn::And(second, magnitude)));
+      square[i] = hn::Or(first, hn::ShiftLeft<16>(second));
+    }
   }
 
   HWY_NOINLINE void ClearNonFinite(int64_t pair_begin, int64_t pair_end) {
@@ -289,6 +324,7 @@ class PairUnit {
   uint32_t* k_;
   uint32_t* v_;
   uint32_t* p_;
+  T* zeros_;  // [head_dim_v]
   int64_t block_begin_ = 0;
   KeyRange step_;
 };
