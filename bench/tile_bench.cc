@@ -7,8 +7,9 @@
 //   multiply_*  one register tile with operands in L1, by layout of the left operand (row_major: K;
 //               depth_major: V), rows and vectors of accumulators
 //   panel_*     Q K^T, P V, and both with the softmax between, on blocks in L2 as in the kernel
-//   exp2, softmax, pack_q, load_block (K and V of one block made ready: promoted or packed, and
-//               searched for NaN and infinity): passes over elements
+//   exp2 (half: for weights that become bf16), tanh, softmax, pack_q, load_block (K and V of one
+//               block made ready: promoted or packed, and searched for NaN and infinity): passes
+//               over elements
 // Parts of a unit say which: fma, bf16_dot, amx.
 // Counters: gflops and peak_fraction of products; of the rest ns_per_element, and
 // fma_per_element = multiply-adds that the unit could have done meanwhile. The two products need

@@ -78,17 +78,39 @@ Part TilePart() {
 
 // ---- passes over elements
 
-template <typename C>
-HWY_NOINLINE void Exp2All(const C* from, C* to, int64_t count) {
+// Four vectors in lock step, as the softmax has them.
+template <fk::WeightPrecision kWeights>
+struct Exp2Step {
+  template <class D, class V>
+  HWY_INLINE void operator()(D d, V (&x)[4]) const {
+    fk::WeightExp2<kWeights>(d, x);
+  }
+};
+
+// As for softcap, without the division by it.
+struct TanhStep {
+  template <class D, class V>
+  HWY_INLINE void operator()(D d, V (&x)[4]) const {
+    for (V& v : x) v = fk::Tanh(d, v);
+  }
+};
+
+template <class Step, typename C>
+HWY_NOINLINE void StepAll(const C* from, C* to, int64_t count) {
   const fk::Tag<C> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t i = 0; i < count; i += lanes) {
-    hn::Store(fk::WeightExp2(d, hn::Load(d, from + i)), d, to + i);
+  for (int64_t i = 0; i < count; i += 4 * lanes) {
+    hn::Vec<fk::Tag<C>> x[4];
+    HWY_UNROLL(4)
+    for (int64_t v = 0; v < 4; ++v) x[v] = hn::Load(d, from + i + v * lanes);
+    Step()(d, x);
+    HWY_UNROLL(4)
+    for (int64_t v = 0; v < 4; ++v) hn::Store(x[v], d, to + i + v * lanes);
   }
 }
 
-template <typename C>
-Part Exp2Part() {
+template <class Step, typename C>
+Part ElementsPart() {
   constexpr int64_t kCount = 8192 / sizeof(C);  // from and to take half of L1
   const auto from = Filled<C>(kCount, C(0));
   const auto to = Filled<C>(kCount, C(0));
@@ -97,7 +119,7 @@ Part Exp2Part() {
   part.peak = kPeak<C>;
   part.elements = kCount;
   part.call = [from, to] {
-    Exp2All(from.get(), to.get(), kCount);
+    StepAll<Step>(from.get(), to.get(), kCount);
     hwy::PreventElision(to[0]);
   };
   return part;
@@ -125,13 +147,15 @@ void AddComputeType(std::vector<PartMaker>* parts) {
   const std::string type = sizeof(C) == 8 ? "/f64" : "/f32";
   AddTiles<C, fk::LeftLayout::kRowMajor>("row_major", parts);
   AddTiles<C, fk::LeftLayout::kDepthMajor>("depth_major", parts);
-  parts->push_back({"exp2" + type, &Exp2Part<C>});
+  parts->push_back({"exp2" + type, &ElementsPart<Exp2Step<fk::WeightPrecision::kFull>, C>});
+  parts->push_back({"tanh" + type, &ElementsPart<TanhStep, C>});
 }
 
 std::vector<PartMaker> AllParts() {
   std::vector<PartMaker> parts;
   AddComputeType<float>(&parts);
   AddComputeType<double>(&parts);
+  parts.push_back({"exp2/half", &ElementsPart<Exp2Step<fk::WeightPrecision::kHalf>, float>});
   return parts;
 }
 

@@ -18,9 +18,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/block_sizes.h"
+#include "kernels/exp2-inl.h"
+#include "kernels/tanh-inl.h"
 #include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,66 +37,6 @@ template <typename C>
 inline constexpr C kInfinity = std::numeric_limits<C>::infinity();
 
 enum class Domain { kFast, kExact };
-
-// 2^f ~ sum kC[i] f^i on [-1/2, 1/2], minimax in relative error (Remez). kMagic: adding it to x
-// leaves round(x) + the exponent bias in the low mantissa bits.
-template <typename C>
-struct Exp2Polynomial;
-
-// Degree 6: 1.9e-9, a thirtieth of half an ulp of f32. Degree 5 would be 7.5e-8, or 4.3e-7 if 2^0
-// is to be exactly 1, which a row that sees one key needs to return its value unchanged.
-template <>
-struct Exp2Polynomial<float> {
-  static constexpr size_t kDegree = 6;
-  static constexpr float kC[kDegree + 1] = {1.0f,
-                                            0.69314720573812f,
-                                            0.24022646896871f,
-                                            0.055503287754723f,
-                                            0.009618488891f,
-                                            0.00133999317303f,
-                                            0.000153458267968f};
-  static constexpr int kMantissaBits = 23;
-  static constexpr float kMagic = 12582912.0f + 127.0f;  // 1.5 * 2^23 + bias
-  static constexpr float kZeroExponent = -127.0f;        // whose biased exponent is 0
-};
-
-// Degree 11: 3.1e-18, a thirtieth of half an ulp of f64.
-template <>
-struct Exp2Polynomial<double> {
-  static constexpr size_t kDegree = 11;
-  static constexpr double kC[kDegree + 1] = {1.0,
-                                             0.6931471805599453304532385,
-                                             0.240226506959101562097705,
-                                             0.05550410866481992203888801,
-                                             0.009618129107588333519076072,
-                                             0.001333355814678983939915354,
-                                             0.0001540353046251633906973733,
-                                             0.00001525273349005425062150263,
-                                             0.000001321543308881242754049731,
-                                             0.0000001017819799812923832057554,
-                                             7.074105750542701931921786e-9,
-                                             4.435285834969468493155622e-10};
-  static constexpr int kMantissaBits = 52;
-  static constexpr double kMagic = 6755399441055744.0 + 1023.0;  // 1.5 * 2^52 + bias
-  static constexpr double kZeroExponent = -1023.0;
-};
-
-// 2^x for x below the largest exponent; 2^0 is exactly 1. From kZeroExponent down (and for -inf)
-// exactly 0: the power of two is then the number whose bits are all 0. NaN stays NaN, which is why
-// the power is multiplied and not added to the bits, and why x is the second operand of Max (x86
-// returns that one).
-template <class D, class V = hn::Vec<D>, typename C = hn::TFromD<D>>
-HWY_INLINE V WeightExp2(D d, V x) {
-  using P = Exp2Polynomial<C>;
-  const hn::RebindToUnsigned<D> du;
-  const V magic = hn::Set(d, P::kMagic);
-  const V bounded = hn::Max(hn::Set(d, P::kZeroExponent), x);
-  const V shifted = hn::Add(bounded, magic);
-  const V f = hn::Sub(bounded, hn::Sub(shifted, magic));
-  V y = hn::Set(d, P::kC[P::kDegree]);
-  for (size_t i = P::kDegree; i-- > 0;) y = hn::MulAdd(y, f, hn::Set(d, P::kC[i]));
-  return hn::Mul(y, hn::BitCast(d, hn::ShiftLeft<P::kMantissaBits>(hn::BitCast(du, shifted))));
-}
 
 // What changes scores between the product and the softmax, per panel.
 template <typename C>
@@ -128,7 +69,7 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
       C* at = scores + j * Panel::kRows + v * lanes;
       auto s = hn::Mul(hn::Load(d, at), hn::Set(d, terms.scale));
       if (terms.softcap != 0) {
-        s = hn::Mul(softcap, hn::Tanh(d, hn::Div(s, softcap)));
+        s = hn::Mul(softcap, Tanh(d, hn::Div(s, softcap)));
       }
       if (terms.slopes != nullptr) {
         const auto delta = hn::Sub(hn::Set(d, terms.first_key + static_cast<C>(j)),

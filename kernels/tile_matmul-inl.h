@@ -52,6 +52,51 @@ inline constexpr bool kHasF16Conversion = false;
 #define FLASHLANE_HAS_PAIRS 0
 #endif
 inline constexpr bool kPairsAreFast = FLASHLANE_HAS_PAIRS && HWY_TARGET != HWY_AVX3_SPR;
+// Instructions for 2^x on whole vectors.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+inline constexpr bool kHasScaleByPower = true;
+// Zen 4 multiplies denormal numbers at full speed (measured); Intel's cores take a microcode
+// assist of a hundred cycles and more, so there powers below the normal numbers become 0.
+inline constexpr bool kFlushesPowers = HWY_TARGET != HWY_AVX3_ZEN4;
+
+// x - floor(x), which may round to 1; 0 for -inf.
+HWY_INLINE hn::Vec512<float> FractionOfOne(hn::Vec512<float> x) {
+  return {_mm512_maskz_reduce_ps(0xFFFF, x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
+// x - floor(8 x) / 8, which may round to 1/8; 0 for -inf.
+HWY_INLINE hn::Vec512<double> FractionOfEighth(hn::Vec512<double> x) {
+  return {_mm512_maskz_reduce_pd(0xFF, x.raw, 3 << 4 | _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
+// table[floor(8 x) mod 8]; any of them where |x| >= 2^48.
+HWY_INLINE hn::Vec512<double> LookUpEighth(hn::Vec512<double> table, hn::Vec512<double> x) {
+  // 1.5 * 2^49: the last bit of the sum is worth 1/8.
+  const __m512d eighths = _mm512_add_round_pd(x.raw, _mm512_set1_pd(844424930131968.0),
+                                              _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  return {_mm512_maskz_permutexvar_pd(0xFF, _mm512_castpd_si512(eighths), table.raw)};
+}
+// y * 2^floor(x): 0 for x = -inf, NaN for NaN.
+HWY_INLINE hn::Vec512<float> ScaleByPower(hn::Vec512<float> y, hn::Vec512<float> x) {
+  if constexpr (!kFlushesPowers) return {_mm512_maskz_scalef_ps(0xFFFF, y.raw, x.raw)};
+  const __mmask16 keep = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  return {_mm512_maskz_scalef_ps(keep, y.raw, x.raw)};
+}
+HWY_INLINE hn::Vec512<double> ScaleByPower(hn::Vec512<double> y, hn::Vec512<double> x) {
+  if constexpr (!kFlushesPowers) return {_mm512_maskz_scalef_pd(0xFF, y.raw, x.raw)};
+  const __mmask8 keep = _mm512_cmp_pd_mask(x.raw, _mm512_set1_pd(-1022.0), _CMP_NLT_UQ);
+  return {_mm512_maskz_scalef_pd(keep, y.raw, x.raw)};
+}
+#else
+inline constexpr bool kHasScaleByPower = false;
+#endif
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX2
+inline constexpr bool kHasLookUpPair = true;
+// Per lane one of the two numbers of its 128 bits of `pairs`: the second if bit 1 of `bits` is set.
+HWY_INLINE hn::Vec256<double> LookUpPair(hn::Vec256<double> pairs, hn::Vec256<uint64_t> bits) {
+  return {_mm256_permutevar_pd(pairs.raw, bits.raw)};
+}
+#else
+inline constexpr bool kHasLookUpPair = false;
+#endif
 
 template <typename C>
 using Tag = hn::ScalableTag<C>;

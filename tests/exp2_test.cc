@@ -1,4 +1,5 @@
-// The weights' 2^x on every target: its largest error, exhaustively in f32 and by samples in f64.
+// The weights' 2^x on every target: what exp2-inl.h states, exhaustively in f32 and by samples in
+// f64.
 
 #include <gtest/gtest.h>
 
@@ -6,13 +7,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "dispatch/target.h"
+#include "kernels/block_sizes.h"
 #include "kernels/simd_config.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,22 +21,45 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep; must come before highway.h and *-inl.h
 
 #include "hwy/highway.h"
-#include "kernels/online_softmax-inl.h"
+#include "kernels/exp2-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
-template <typename C>
+// Four vectors in lock step; `count` is a multiple of them.
+template <WeightPrecision kPrecision, typename C>
 void Exp2Of(const C* x, size_t count, C* y) {
-  const hn::ScalableTag<C> d;
+  const Tag<C> d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < count; i += 4 * lanes) {
+    hn::Vec<Tag<C>> v[4];
+    for (size_t k = 0; k < 4; ++k) v[k] = hn::LoadU(d, x + i + k * lanes);
+    WeightExp2<kPrecision>(d, v);
+    for (size_t k = 0; k < 4; ++k) hn::StoreU(v[k], d, y + i + k * lanes);
+  }
+}
+
+void Exp2F32(const float* x, size_t count, float* y) {
+  Exp2Of<WeightPrecision::kFull>(x, count, y);
+}
+void Exp2HalfF32(const float* x, size_t count, float* y) {
+  Exp2Of<WeightPrecision::kHalf>(x, count, y);
+}
+void Exp2F64(const double* x, size_t count, double* y) {
+  Exp2Of<WeightPrecision::kFull>(x, count, y);
+}
+
+// One vector at a time: the same bits.
+void SingleExp2F32(const float* x, size_t count, float* y) {
+  const Tag<float> d;
   for (size_t i = 0; i < count; i += hn::Lanes(d)) {
     hn::StoreU(WeightExp2(d, hn::LoadU(d, x + i)), d, y + i);
   }
 }
 
-void Exp2F32(const float* x, size_t count, float* y) { Exp2Of(x, count, y); }
-void Exp2F64(const double* x, size_t count, double* y) { Exp2Of(x, count, y); }
+double FullUlps() { return kExp2MaxUlps; }
+double HalfRelative() { return kHalfExp2MaxRelative; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
@@ -46,110 +70,187 @@ namespace flashlane::kernels {
 namespace {
 
 HWY_EXPORT(Exp2F32);
+HWY_EXPORT(Exp2HalfF32);
 HWY_EXPORT(Exp2F64);
+HWY_EXPORT(SingleExp2F32);
+HWY_EXPORT(FullUlps);
+HWY_EXPORT(HalfRelative);
 
-constexpr size_t kChunk = 1024;  // a multiple of every vector
+constexpr size_t kChunk = 1024;  // a multiple of four of every vector
+
+uint32_t BitsOf(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+// Worth of the last place of a C as large as `exact`, which is positive.
+template <typename C>
+double UlpAt(double exact) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &exact, sizeof bits);
+  bits &= uint64_t{0x7FF} << 52;
+  double power = 0;
+  std::memcpy(&power, &bits, sizeof power);
+  return power * static_cast<double>(std::numeric_limits<C>::epsilon());
+}
 
 class Exp2Test : public ::testing::TestWithParam<Target> {
  protected:
-  void Of(const float* x, float* y) const {
+  void Full(const float* x, float* y) const {
     FLASHLANE_DISPATCH(Exp2F32, GetParam().bit)(x, kChunk, y);
   }
-  void Of(const double* x, double* y) const {
+  void Full(const double* x, double* y) const {
     FLASHLANE_DISPATCH(Exp2F64, GetParam().bit)(x, kChunk, y);
   }
+  void Half(const float* x, float* y) const {
+    FLASHLANE_DISPATCH(Exp2HalfF32, GetParam().bit)(x, kChunk, y);
+  }
+  double MaxUlps() const { return FLASHLANE_DISPATCH(FullUlps, GetParam().bit)(); }
+  double MaxRelative() const { return FLASHLANE_DISPATCH(HalfRelative, GetParam().bit)(); }
 
-  // Largest error of y over the chunk, in units of the last place of the exact result.
-  template <typename C>
-  static double WorstUlps(const C* x, const C* y) {
-    double worst = 0;
-    for (size_t i = 0; i < kChunk; ++i) {
-      // In a wider type the library's exp2 is exact as far as C can tell.
-      const long double exact = sizeof(C) == 4 ? std::exp2(static_cast<double>(x[i]))
-                                               : std::exp2(static_cast<long double>(x[i]));
-      const long double ulp =
-          std::ldexp(1.0L, std::ilogb(exact)) * std::numeric_limits<C>::epsilon();
-      worst = std::max(worst, static_cast<double>(std::fabs(y[i] - exact) / ulp));
+  // Calls see(x, full, half) for every `stride`-th f32 from `first` away from zero to `last`, which
+  // has the same sign.
+  template <class See>
+  void Sweep(float first, float last, uint32_t stride, See see) const {
+    std::vector<float> x(kChunk), full(kChunk), half(kChunk);
+    const uint32_t end = BitsOf(last);
+    for (uint64_t bits = BitsOf(first); bits <= end; bits += uint64_t{kChunk} * stride) {
+      for (uint32_t i = 0; i < kChunk; ++i) {
+        const auto at = static_cast<uint32_t>(std::min<uint64_t>(bits + uint64_t{i} * stride, end));
+        std::memcpy(&x[i], &at, sizeof at);
+      }
+      Full(x.data(), full.data());
+      Half(x.data(), half.data());
+      for (size_t i = 0; i < kChunk; ++i) see(x[i], full[i], half[i]);
     }
-    return worst;
+  }
+
+  // The stated errors over [first, last].
+  void ExpectErrors(float first, float last, uint32_t stride) {
+    double worst_ulps = 0;
+    double worst_relative = 0;
+    Sweep(first, last, stride, [&](float x, float full, float half) {
+      const double exact = std::exp2(static_cast<double>(x));
+      worst_ulps = std::max(worst_ulps, std::fabs(full - exact) / UlpAt<float>(exact));
+      worst_relative = std::max(worst_relative, std::fabs(half - exact) / exact);
+    });
+    EXPECT_LE(worst_ulps, MaxUlps()) << first;
+    EXPECT_LE(worst_relative, MaxRelative()) << first;
+    EXPECT_GT(worst_relative, 0) << first;
+    RecordProperty("worst_ulps", std::to_string(worst_ulps));
+    RecordProperty("worst_relative", std::to_string(worst_relative));
   }
 };
 
-// Every f32 in (-126, -2^-25]; nearer to 0 the result rounds to 1.
-TEST_P(Exp2Test, ErrorInF32) {
-  const auto bits_of = [](float x) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, &x, sizeof bits);
-    return bits;
+// Nearer to 0 than 2^-25 the result rounds to 1, and samples do.
+TEST_P(Exp2Test, ErrorBelowZero) {
+  ExpectErrors(-0x1p-25f, -126.0f, 1);
+  ExpectErrors(-0x1p-149f, -0x1p-25f, 509);
+}
+
+// Up to what the fast domain lets scores exceed their maximum by; beyond, samples.
+TEST_P(Exp2Test, ErrorAboveZero) {
+  ExpectErrors(0x1p-25f, static_cast<float>(kRescaleThresholdLog2), 1);
+  ExpectErrors(0x1p-149f, 0x1p-25f, 509);
+  ExpectErrors(static_cast<float>(kRescaleThresholdLog2), 127.0f, 509);
+}
+
+TEST_P(Exp2Test, BelowTheNormalNumbers) {
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  size_t wrong = 0;
+  const auto small = [&](float, float full, float half) {
+    wrong += full >= 0 && full <= kSmallest && half >= 0 && half <= kSmallest ? 0 : 1;
   };
-  double worst = 0;
-  std::vector<float> x(kChunk), y(kChunk);
-  const uint32_t end = bits_of(-126.0f);
-  for (uint32_t bits = bits_of(-0x1p-25f); bits < end; bits += kChunk) {
-    for (uint32_t i = 0; i < kChunk; ++i) {
-      const uint32_t at = std::min(bits + i, end - 1);
-      std::memcpy(&x[i], &at, sizeof at);
-    }
-    Of(x.data(), y.data());
-    worst = std::max(worst, WorstUlps(x.data(), y.data()));
-  }
-  RecordProperty("worst_ulps", std::to_string(worst));
-  EXPECT_LE(worst, GetParam().bit >= HWY_SSE2 ? 2.0 : 1.0);  // SSE2 rounds every product
+  Sweep(std::nextafter(-126.0f, -127.0f), -150.0f, 1, small);
+  EXPECT_EQ(wrong, 0U);
+  const auto zero = [&](float, float full, float half) {
+    wrong += full == 0 && half == 0 && !std::signbit(full) && !std::signbit(half) ? 0 : 1;
+  };
+  Sweep(-150.0f, -1024.0f, 1, zero);
+  Sweep(-1024.0f, -std::numeric_limits<float>::infinity(), 509, zero);
+  EXPECT_EQ(wrong, 0U);
+}
+
+TEST_P(Exp2Test, OneVectorAtATimeGivesTheSameBits) {
+  std::vector<float> x(kChunk), four(kChunk), one(kChunk);
+  for (size_t i = 0; i < kChunk; ++i) x[i] = 8.0f - 0.125f * 1.0625f * static_cast<float>(i);
+  Full(x.data(), four.data());
+  FLASHLANE_DISPATCH(SingleExp2F32, GetParam().bit)(x.data(), kChunk, one.data());
+  EXPECT_EQ(four, one);
 }
 
 TEST_P(Exp2Test, ErrorInF64) {
   double worst = 0;
   std::vector<double> x(kChunk), y(kChunk);
-  for (int chunk = 0; chunk < 2000; ++chunk) {
+  for (int chunk = 0; chunk < 4000; ++chunk) {
     for (size_t i = 0; i < kChunk; ++i) {
       const double at = static_cast<double>(chunk) * kChunk + static_cast<double>(i);
-      x[i] = -1022.0 * std::fmod(at * 0.6180339887498949, 1.0);
-      if (chunk % 2 == 0) x[i] /= 1022.0;
+      const double unit = std::fmod(at * 0.6180339887498949, 1.0);
+      // All of the range, near 0, and above it, where weights lie mostly.
+      x[i] = chunk % 3 == 0 ? -1022.0 * unit : chunk % 3 == 1 ? -unit : 9.0 * unit - 1.0;
     }
-    Of(x.data(), y.data());
-    worst = std::max(worst, WorstUlps(x.data(), y.data()));
+    Full(x.data(), y.data());
+    for (size_t i = 0; i < kChunk; ++i) {
+      const long double exact = std::exp2(static_cast<long double>(x[i]));
+      const long double ulps = std::fabs(y[i] - exact) / UlpAt<double>(static_cast<double>(exact));
+      worst = std::max(worst, static_cast<double>(ulps));
+    }
   }
-  EXPECT_LE(worst, GetParam().bit >= HWY_SSE2 ? 2.0 : 1.0);
+  EXPECT_LE(worst, MaxUlps());
+  EXPECT_GE(worst, 0.5);
+  RecordProperty("worst_ulps", std::to_string(worst));
 }
 
-template <typename C>
-std::vector<C> Exp2OfAll(const std::vector<C>& values,
-                         const std::function<void(const C*, C*)>& of) {
-  std::vector<C> x(kChunk, C{0}), y(kChunk);
-  std::copy(values.begin(), values.end(), x.begin());
-  of(x.data(), y.data());
-  y.resize(values.size());
-  return y;
+TEST_P(Exp2Test, SmallF64) {
+  std::vector<double> x(kChunk), y(kChunk);
+  for (size_t i = 0; i < kChunk; ++i) x[i] = -1022.0 - static_cast<double>(i) / 16;
+  Full(x.data(), y.data());
+  for (size_t i = 0; i < kChunk; ++i) {
+    EXPECT_TRUE(y[i] >= 0 && y[i] <= std::numeric_limits<double>::min()) << x[i] << " " << y[i];
+    EXPECT_TRUE(x[i] > -1075.0 || y[i] == 0.0) << x[i] << " " << y[i];
+  }
 }
 
 TEST_P(Exp2Test, SpecialValues) {
-  const auto check = [&](auto zero, auto lowest_exponent) {
+  const auto check = [&](auto zero, auto of) {
     using C = decltype(zero);
-    constexpr C kInf = std::numeric_limits<C>::infinity();
-    const std::vector<C> x = {C{0},
-                              C{-0.0},
-                              C{1},
-                              C{8},
-                              C{-1},
-                              lowest_exponent,
-                              lowest_exponent - 2,
-                              -std::numeric_limits<C>::max(),
-                              -kInf,
-                              std::numeric_limits<C>::quiet_NaN()};
-    const std::vector<C> y = Exp2OfAll<C>(x, [&](const C* from, C* to) { Of(from, to); });
-    EXPECT_EQ(y[0], C{1});
-    EXPECT_EQ(y[1], C{1});
-    EXPECT_NEAR(y[2], C{2}, 3e-7);
-    EXPECT_NEAR(y[3], C{256}, 4e-5);
-    EXPECT_NEAR(y[4], C{0.5}, 1e-7);
-    EXPECT_EQ(y[5], std::numeric_limits<C>::min());
-    EXPECT_EQ(y[6], C{0});
-    EXPECT_EQ(y[7], C{0});
-    EXPECT_EQ(y[8], C{0});
-    EXPECT_TRUE(std::isnan(y[9]));
+    const std::vector<C> special = {C{0},
+                                    C{-0.0},
+                                    -std::numeric_limits<C>::max(),
+                                    -std::numeric_limits<C>::infinity(),
+                                    std::numeric_limits<C>::quiet_NaN(),
+                                    -std::numeric_limits<C>::quiet_NaN()};
+    // In every lane.
+    for (size_t at = 0; at < 16; ++at) {
+      std::vector<C> x(kChunk, C{-1}), y(kChunk);
+      std::copy(special.begin(), special.end(), x.begin() + static_cast<std::ptrdiff_t>(at));
+      of(x.data(), y.data());
+      EXPECT_EQ(y[at], C{1});
+      EXPECT_EQ(y[at + 1], C{1});
+      EXPECT_EQ(y[at + 2], C{0});
+      EXPECT_EQ(y[at + 3], C{0});
+      EXPECT_TRUE(std::isnan(y[at + 4]));
+      EXPECT_TRUE(std::isnan(y[at + 5]));
+    }
   };
-  check(0.0f, -126.0f);
-  check(0.0, -1022.0);
+  check(0.0f, [&](const float* x, float* y) { Full(x, y); });
+  check(0.0f, [&](const float* x, float* y) { Half(x, y); });
+  check(0.0, [&](const double* x, double* y) { Full(x, y); });
+}
+
+// A NaN keeps being one whatever its lower bits say.
+TEST_P(Exp2Test, EveryNan) {
+  size_t numbers = 0;
+  const auto see = [&](float, float full, float half) {
+    numbers += std::isnan(full) && std::isnan(half) ? 0 : 1;
+  };
+  constexpr uint32_t kFirst = 0x7FC00000, kLast = 0x7FFFFFFF;
+  float first = 0, last = 0;
+  std::memcpy(&first, &kFirst, sizeof first);
+  std::memcpy(&last, &kLast, sizeof last);
+  Sweep(first, last, 1, see);
+  EXPECT_EQ(numbers, 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Exp2Test, ::testing::ValuesIn(SupportedTargetList()),
