@@ -2,8 +2,9 @@
 // relative, so that small scores keep their precision; odd; +-1 for +-inf, never beyond; NaN stays
 // NaN.
 //
-// Zen 4, cycles per vector with the division by softcap, here and by Highway's function:
-// f32 12 and 24 (AVX2), 21 and 35 (AVX-512); f64 20 and 31, 29 and 43.
+// Zen 4, cycles per vector, four in lock step: f32 9.1 (AVX2) and 13.3 (AVX-512), f64 12.4
+// and 18.6. Highway's Tanh with a division before it takes 26 and 39, 34 and 46; the division alone
+// 4 to 10.
 
 #if defined(FLASHLANE_KERNELS_TANH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_TANH_INL_H_
@@ -23,7 +24,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Largest error in units of the last place, f32 and f64, with and without FMA.
+// Largest error in units of the last place, with and without FMA. Found: f32 4.1 (near 0.06), f64
+// 3.7.
 inline constexpr double kTanhMaxUlps = 4.5;
 
 // e / (e + 2), e = 2^z - 1, z = 2 log2(e) |x|. With z = n + f and 2^f = 1 + y, e is
