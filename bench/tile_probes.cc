@@ -78,11 +78,12 @@ Part TilePart() {
 
 // ---- passes over elements
 
-// Four vectors in lock step, as the softmax has them.
+// Four vectors in lock step, relative to a base, as the softmax has them.
 template <fk::WeightPrecision kWeights>
 struct Exp2Step {
   template <class D, class V>
-  HWY_INLINE void operator()(D d, V (&x)[4]) const {
+  HWY_INLINE void operator()(D d, V base, V (&x)[4]) const {
+    for (V& v : x) v = hn::Sub(v, base);
     fk::WeightExp2<kWeights>(d, x);
   }
 };
@@ -90,8 +91,8 @@ struct Exp2Step {
 // As for softcap, without the division by it.
 struct TanhStep {
   template <class D, class V>
-  HWY_INLINE void operator()(D d, V (&x)[4]) const {
-    for (V& v : x) v = fk::Tanh(d, v);
+  HWY_INLINE void operator()(D d, V /*base*/, V (&x)[4]) const {
+    fk::Tanh(d, x);
   }
 };
 
@@ -99,11 +100,12 @@ template <class Step, typename C>
 HWY_NOINLINE void StepAll(const C* from, C* to, int64_t count) {
   const fk::Tag<C> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto base = hn::Load(d, from);
   for (int64_t i = 0; i < count; i += 4 * lanes) {
     hn::Vec<fk::Tag<C>> x[4];
     HWY_UNROLL(4)
     for (int64_t v = 0; v < 4; ++v) x[v] = hn::Load(d, from + i + v * lanes);
-    Step()(d, x);
+    Step()(d, base, x);
     HWY_UNROLL(4)
     for (int64_t v = 0; v < 4; ++v) hn::Store(x[v], d, to + i + v * lanes);
   }

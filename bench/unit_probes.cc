@@ -66,7 +66,8 @@ class Workbench {
     memory_ = Filled<uint8_t>(static_cast<int64_t>(measure.bytes()), 0);
     kernels::Carver carver(memory_.get());
     scratch_ = std::make_unique<kernels::FlashScratch<Panel>>(
-        &carver, blocks_, panels_, Unit::OutRows(kWidth), Unit::kRoundsWeights);
+        &carver, blocks_, panels_, Unit::OutRows(kWidth), Unit::kRoundsWeights,
+        Unit::kWeighsInPlace);
     unit_ = std::make_unique<Unit>(args_, blocks_, panels_, &carver);
     scratch_->Reset();
     [[maybe_unused]] const typename Unit::Session session{};
@@ -87,7 +88,7 @@ class Workbench {
     hwy::PreventElision(found);
   }
   void Scores(int64_t panel, const kernels::KeyRange& span) const {
-    unit_->template Scores<Panel::kVectors>(panel, span, scratch_->scores);
+    unit_->template Scores<Panel::kVectors>(panel, span, ScoresOf(span));
   }
   void Softmax(int64_t panel, const kernels::KeyRange& span) const {
     const int64_t row = panel * Panel::kRows;
@@ -95,8 +96,8 @@ class Workbench {
     const fk::PanelState<C> state{scratch_->m + row, scratch_->l + row, exact_l,
                                   scratch_->scale[0]};
     fk::UpdateMaximum<Panel, fk::Domain::kFast, Panel::kVectors>(state, C{1}, span.size(),
-                                                                 scratch_->scores);
-    unit_->template Weigh<fk::Domain::kFast, Panel::kVectors>(state, C{1}, span, scratch_->scores);
+                                                                 ScoresOf(span));
+    unit_->template Weigh<fk::Domain::kFast, Panel::kVectors>(state, C{1}, span, ScoresOf(span));
   }
   void Values(int64_t panel) const {
     unit_->template AddValues<Panel::kVectors>(
@@ -124,6 +125,9 @@ class Workbench {
   double block_elements() const { return 2.0 * static_cast<double>(blocks_.block_k * kWidth); }
 
  private:
+  C* ScoresOf(const kernels::KeyRange& span) const {
+    return scratch_->scores + (Unit::kWeighsInPlace ? span.begin * Panel::kRows : 0);
+  }
   static kernels::ForwardArgs Args() {
     kernels::ForwardArgs args;
     args.q_strides = {0, 0, kWidth};

@@ -25,7 +25,8 @@ struct FlashBlocks {
 // panel_rows: rows of one register tile (lanes * TileVectors).
 constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows,
                                         int64_t element_bytes) {
-  // A whole number of register tiles (32 * 6). The scores of a panel (64 rows * 192 keys * 4 bytes)
+  // A whole number of register tiles (32 * 6). Weighed at once: chunks of 96, which L1 holds, gained
+  // nothing. The scores of a panel (64 rows * 192 keys * 4 bytes)
   // stay in L1 or the near part of L2; longer blocks gain nothing, shorter ones pay the rescale
   // and the loads of O more often.
   constexpr int64_t kBlockK = 192;
@@ -41,7 +42,8 @@ constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, in
 
 // Pairs of bf16 multiplied by vector instructions.
 constexpr FlashBlocks ChooseDotBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows) {
-  constexpr int64_t kBlockK = 192;
+  constexpr int64_t kBlockK = 192;  // as above
+  // A whole number of register tiles, too, whose scores stay in L1 (64 rows * 96 keys * 4 bytes).
   constexpr int64_t kChunkK = 96;
   // As above, but Q takes half the bytes.
   constexpr int64_t kTileBytes = 512 * 1024;

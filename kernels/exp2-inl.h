@@ -10,7 +10,7 @@
 //
 // The vectors of one call run in lock step. A core's scheduler holds about 64 waiting operations
 // and a single chain is 15 of them, 55 cycles long: one vector after the other leaves it waiting
-// for latency (Zen 4, AVX2, f64: 9.6 cycles per vector one by one, 8.0 by four).
+// for latency (Zen 4, AVX2, f64 by shifting: 10.4 cycles per vector one by one, 9.0 by four).
 //
 // Every polynomial is 1 + c1 f + c2 f^2 + ..., minimax in relative error under that constraint
 // (Remez exchange in 36 digits on ((2^f - 1) / f - q(f)) f 2^-f, then rounded to the type).
@@ -39,8 +39,9 @@ enum class WeightPrecision {
   kHalf,  // f32 that will be rounded to bf16; f64 knows no such use and computes as kFull
 };
 
-// Largest error of kFull in units of the last place. Measured: f32 1.43 by scaling, 0.93 by
-// shifting (1.2 without FMA); f64 1.11 by table, 1.35 by pair, 0.91 by shifting (1.21).
+// Largest error of kFull in units of the last place. Found: f32 1.43 by scaling, 0.96 by
+// block, 1.23 by shifting without FMA; f64 1.11 by table, 1.35 by block, 1.21 by shifting without
+// FMA.
 inline constexpr double kExp2MaxUlps = 1.5;
 // Largest relative error of kHalf: 6.4e-5 rms beside the 1.66e-3 of rounding to bf16.
 inline constexpr double kHalfExp2MaxRelative = 1.02e-4;
@@ -95,17 +96,35 @@ struct Exp2OfFraction<WeightPrecision::kHalf> {
   static constexpr float kC[] = {1.0f, 0.6951167583f, 0.2276449949f, 0.07706704736f};
 };
 
-// f in [-1/4, 1/4]: 1.5e-17.
-inline constexpr double kExp2OfQuarter[] = {1.0,
-                                            0.69314718055994529,
-                                            0.24022650695909326,
-                                            0.055504108664835697,
-                                            0.0096181291087914858,
-                                            0.0013333558138253641,
-                                            0.00015403524762784625,
-                                            1.5252749873318011e-5,
-                                            1.3226224527785253e-6,
-                                            1.0170619689587592e-7};
+// f within half a step of the numbers that LookUpInBlock chooses from, 2^(i/2) or 2^(i/4): kBits of
+// i. kTable: their bits less i at the place where k is added.
+template <typename C>
+struct Exp2InBlock;
+// [-1/8, 1/8]: 5.2e-9.
+template <>
+struct Exp2InBlock<float> {
+  static constexpr int kBits = 2;
+  alignas(16) static constexpr uint32_t kTable[] = {0x3F800000, 0x3F9837F0 - (1 << 21),
+                                                    0x3FB504F3 - (2 << 21), 0x3FD744FD - (3 << 21)};
+  static constexpr float kC[] = {1.0f, 0.693147063f, 0.240226567f, 0.0555299558f, 0.00961618312f};
+};
+// [-1/4, 1/4]: 1.5e-17.
+template <>
+struct Exp2InBlock<double> {
+  static constexpr int kBits = 1;
+  alignas(16) static constexpr uint64_t kTable[] = {0x3FF0000000000000,
+                                                    0x3FF6A09E667F3BCD - (uint64_t{1} << 51)};
+  static constexpr double kC[] = {1.0,
+                                  0.69314718055994529,
+                                  0.24022650695909326,
+                                  0.055504108664835697,
+                                  0.0096181291087914858,
+                                  0.0013333558138253641,
+                                  0.00015403524762784625,
+                                  1.5252749873318011e-5,
+                                  1.3226224527785253e-6,
+                                  1.0170619689587592e-7};
+};
 
 // f in [0, 1/8): 2.6e-18.
 inline constexpr double kExp2OfEighth[] = {1.0,
@@ -199,34 +218,36 @@ HWY_INLINE void Exp2ByShifting(D d, V (&x)[kVecs]) {
   }
 }
 
-// f64: 2^(k/2) from the bits of 1 or of sqrt(2) and k, so that degree 9 does. Two multiply-adds
-// less than by shifting, at a twentieth of the time.
-template <class D, class V, size_t kVecs>
-HWY_INLINE void Exp2ByPair(D d, V (&x)[kVecs]) {
-  using Type = Exp2Type<double>;
+// 2^(k / 2^kBits), k rounded from x, from a table in a register: k's low bits choose the entry, and
+// adding k to its bits, so many places below the exponent, does the rest. Zen 4, AVX2, four
+// vectors: f32 4.9 cycles per vector (degree 4) where shifting takes 5.9; f64 8.4 and 9.0. Eight
+// entries of f32 across 128 bits and degree 3 gain nothing more. For kHalf shifting is best.
+template <class D, class V, size_t kVecs, typename C = hn::TFromD<D>>
+HWY_INLINE void Exp2ByBlock(D d, V (&x)[kVecs]) {
+  using Type = Exp2Type<C>;
+  using Block = Exp2InBlock<C>;
   const hn::RebindToUnsigned<D> du;
-  // k is added to the bits one place below the exponent: what its last bit adds to the mantissa of
-  // sqrt(2) (3FF6A09E667F3BCD) is taken off beforehand.
-  const V pairs = hn::BitCast(
-      d, hn::Dup128VecFromValues(du, uint64_t{0x3FF0000000000000}, uint64_t{0x3FEEA09E667F3BCD}));
+  const V table = hn::BitCast(d, hn::LoadDup128(du, Block::kTable));
   V shifted[kVecs], f[kVecs], y[kVecs], power[kVecs];
-  ReduceByShifting(d, Type::kRound / 2, x, shifted, f);
+  ReduceByShifting(d, Type::kRound / (1 << Block::kBits), x, shifted, f);
   HWY_UNROLL(8)
   for (size_t i = 0; i < kVecs; ++i) {
     const auto k = hn::BitCast(du, shifted[i]);
-    const auto base = hn::BitCast(du, LookUpPair(pairs, hn::Add(k, k)));
-    power[i] = hn::BitCast(d, hn::Add(base, hn::ShiftLeft<Type::kMantissaBits - 1>(k)));
+    const auto selector = sizeof(C) == 8 ? hn::Add(k, k) : k;  // bit 1 selects from f64
+    const auto base = hn::BitCast(du, LookUpInBlock(table, selector));
+    power[i] = hn::BitCast(d, hn::Add(base, hn::ShiftLeft<Type::kMantissaBits - Block::kBits>(k)));
   }
-  EvaluatePolynomial<1>(d, kExp2OfQuarter, f, y);
+  EvaluatePolynomial<1>(d, Block::kC, f, y);
   HWY_UNROLL(8)
   for (size_t i = 0; i < kVecs; ++i) y[i] = hn::Mul(y[i], f[i]);
   HWY_UNROLL(8)
   for (size_t i = 0; i < kVecs; ++i) x[i] = hn::MulAdd(power[i], y[i], power[i]);
 }
 
-// f32 with vreduce and vscalef: nothing to bound, nothing to shift. Zen 4, four vectors: 6.5 cycles
-// per vector where shifting takes 7.2 (kHalf: 5.7, 6.8). Intel: fewer operations on either port;
-// it gained one to two points of the whole kernel on Sapphire Rapids in an earlier prototype.
+// f32 with vreduce and vscalef: nothing to bound, nothing to shift. Zen 4, four vectors: 7.0 cycles
+// per vector where shifting takes 7.8 (kHalf: 6.1, 7.3), 0.5 more where powers are flushed. Not
+// measured anew on Intel: an earlier prototype gained one to two points of the whole kernel by it
+// on Sapphire Rapids.
 template <WeightPrecision kPrecision, class D, class V, size_t kVecs>
 HWY_INLINE void Exp2ByScaling(D d, V (&x)[kVecs]) {
   V f[kVecs], y[kVecs];
@@ -237,8 +258,8 @@ HWY_INLINE void Exp2ByScaling(D d, V (&x)[kVecs]) {
   for (size_t i = 0; i < kVecs; ++i) x[i] = ScaleByPower(y[i], x[i]);
 }
 
-// The same for f64, with 2^(i/8) from a register, so that degree 7 does: 8.5 cycles per vector
-// where shifting takes 12.2. Sixteen entries and degree 6 take 8.7.
+// The same for f64, with 2^(i/8) from a register, so that degree 7 does: 9.2 cycles per vector
+// where shifting takes 13.1. Sixteen entries and degree 6 take 9.4.
 template <class D, class V, size_t kVecs>
 HWY_INLINE void Exp2ByTable(D d, V (&x)[kVecs]) {
   const V table = hn::LoadU(d, kPowersOfEighths);
@@ -265,8 +286,8 @@ HWY_INLINE void WeightExp2(D d, V (&x)[kVecs]) {
     Exp2ByTable(d, x);
   } else if constexpr (kHasScaleByPower) {
     Exp2ByScaling<kPrecision>(d, x);
-  } else if constexpr (kHasLookUpPair && kF64) {
-    Exp2ByPair(d, x);
+  } else if constexpr (kHasLookUpInBlock && (kF64 || kPrecision == WeightPrecision::kFull)) {
+    Exp2ByBlock(d, x);
   } else {
     Exp2ByShifting<kPrecision>(d, x);
   }

@@ -18,6 +18,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
@@ -54,7 +55,7 @@ class FlashTile {
         rows_(args, tile, sequence_),
         blocks_(Unit::Blocks(args)),
         scratch_(&carver, blocks_, rows_.num_panels(), Unit::OutRows(args.head_dim_v),
-                 Unit::kRoundsWeights),
+                 Unit::kRoundsWeights, Unit::kWeighsInPlace),
         unit_(args, blocks_, rows_.num_panels(), &carver),
         k_(Source::Of(args.k, args.k_strides, tile, sequence_)),
         v_(Source::Of(args.v, args.v_strides, tile, sequence_)) {}
@@ -71,7 +72,7 @@ class FlashTile {
   static void Carve(const ForwardArgs& args, const FlashBlocks& blocks, int64_t num_panels,
                     Carver* carver) {
     FlashScratch<Panel>(carver, blocks, num_panels, Unit::OutRows(args.head_dim_v),
-                        Unit::kRoundsWeights);
+                        Unit::kRoundsWeights, Unit::kWeighsInPlace);
     Unit(args, blocks, num_panels, carver);
   }
 
@@ -178,16 +179,21 @@ class FlashTile {
       PanelStep work = block;
       work.keys = {std::max(block.keys.begin, chunk), std::min(block.keys.end, chunk + chunk_k)};
       work.span = SpanOf(work.keys, begin);
-      ScorePanel<kDomain, kVecs>(work, factors, begin);
-      if (UpdateMaximum<Panel, kDomain, kVecs>(state, factors.unit, work.span.size(),
-                                               scratch_.scores)) {
+      C* scores = scratch_.scores;
+      if constexpr (Unit::kWeighsInPlace) scores += (work.span.begin - begin) * Panel::kRows;
+      ScorePanel<kDomain, kVecs>(work, factors, scores);
+      if (HWY_UNLIKELY(block.select)) {
+        std::copy(scores, scores + work.span.size() * Panel::kRows,
+                  scratch_.hidden + (work.span.begin - begin) * Panel::kRows);
+      }
+      if (UpdateMaximum<Panel, kDomain, kVecs>(state, factors.unit, work.span.size(), scores)) {
         AddValues<kVecs>(values);
         values.span = {};
         values.accumulate = Accumulate::kScaled;
         values.scale = state.scale;
         state.scale = state.scale == scratch_.scale[0] ? scratch_.scale[1] : scratch_.scale[0];
       }
-      unit_.template Weigh<kDomain, kVecs>(state, factors.unit, work.span, scratch_.scores);
+      unit_.template Weigh<kDomain, kVecs>(state, factors.unit, work.span, scores);
       values.span = {values.span.empty() ? work.span.begin : values.span.begin, work.span.end};
     }
     AddValues<kVecs>(values);
@@ -202,33 +208,34 @@ class FlashTile {
 
   // Scores of the span of `work`, -inf where a row does not see the key.
   template <Domain kDomain, size_t kVecs>
-  void ScorePanel(const PanelStep& work, const Factors& factors, int64_t begin) {
-    unit_.template Scores<kVecs>(work.panel, work.span, scratch_.scores);
+  void ScorePanel(const PanelStep& work, const Factors& factors, C* scores) {
+    unit_.template Scores<kVecs>(work.panel, work.span, scores);
     if constexpr (kDomain == Domain::kExact) {
       const PanelTerms<T, Panel> panel_terms(args_, rows_, scratch_);
       ScoreTerms<C> terms = panel_terms.Fill(work);
       terms.scale = factors.terms;
-      C* at = scratch_.scores + (work.keys.begin - work.span.begin) * Panel::kRows;
+      if (terms.softcap != 0) {
+        // A tiny softcap makes the quotient infinite; tanh has long been 1 there.
+        constexpr C kMost = std::numeric_limits<C>::max();
+        terms.scale_by_softcap = std::clamp(factors.terms / terms.softcap, -kMost, kMost);
+      }
+      C* at = scores + (work.keys.begin - work.span.begin) * Panel::kRows;
       ApplyScoreTerms<Panel, kVecs>(terms, work.keys.size(), at);
     }
-    MaskPanel<kVecs>(work);
-    if (HWY_UNLIKELY(work.select)) {
-      std::copy(scratch_.scores, scratch_.scores + work.span.size() * Panel::kRows,
-                scratch_.hidden + (work.span.begin - begin) * Panel::kRows);
-    }
+    MaskPanel<kVecs>(work, scores);
   }
 
   // Only the keys that some row of the panel does not see are touched.
   template <size_t kVecs>
-  void MaskPanel(const PanelStep& work) {
+  void MaskPanel(const PanelStep& work, C* scores) {
     const KeyRange all = rows_.VisibleToAll(work.range);
     const int64_t first = work.span.begin;
     const int64_t begin = std::clamp(all.begin, first, work.span.end);
     const int64_t end = std::clamp(all.end, begin, work.span.end);
     if (begin == first && end == work.span.end) return;
     const RowLimits<C> limits = rows_.Limits(work, scratch_);
-    ApplyRowLimits<Panel, kVecs>(limits, 0, begin - first, scratch_.scores);
-    ApplyRowLimits<Panel, kVecs>(limits, end - first, work.span.size(), scratch_.scores);
+    ApplyRowLimits<Panel, kVecs>(limits, 0, begin - first, scores);
+    ApplyRowLimits<Panel, kVecs>(limits, end - first, work.span.size(), scores);
   }
 
   // Weighed keys whose values are still to be added to O.

@@ -39,15 +39,16 @@ struct FlashScratch {
   using C = typename Panel::C;
 
   // `o_rows`: head_dim_v, or more where the unit stores whole tiles.
+  // `whole_blocks`: scores of a whole block instead of a chunk.
   FlashScratch(Carver* carver, const FlashBlocks& blocks, int64_t num_panels, int64_t o_rows,
-               bool rounds_weights)
+               bool rounds_weights, bool whole_blocks)
       : rows(num_panels * Panel::kRows), o_count(rows * o_rows) {
     o = carver->Take<C>(o_count);
     m = carver->Take<C>(rows);
     l = carver->Take<C>(rows);
     if (rounds_weights) exact_l = carver->Take<C>(rows);
     suspect = carver->Take<uint8_t>(rows);
-    scores = carver->Take<C>(blocks.chunk_k * Panel::kRows);
+    scores = carver->Take<C>((whole_blocks ? blocks.block_k : blocks.chunk_k) * Panel::kRows);
     additive = carver->Take<C>(blocks.chunk_k * Panel::kRows);
     hidden = carver->Take<C>(blocks.block_k * Panel::kRows);
     scale[0] = carver->Take<C>(Panel::kRows);
@@ -70,7 +71,7 @@ struct FlashScratch {
   C* l;                  // [rows]
   C* exact_l = nullptr;  // [rows], where weights are rounded
   uint8_t* suspect;      // [rows]
-  C* scores;             // [chunk_k][kRows]
+  C* scores;             // [chunk_k or block_k][kRows]
   C* additive;           // [chunk_k][kRows]: bias and mask
   C* hidden;             // [block_k][kRows]: a copy of the scores where V needs selection
   C* scale[2];           // [kRows] each: of the last two rescalings

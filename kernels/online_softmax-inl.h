@@ -43,6 +43,7 @@ template <typename C>
 struct ScoreTerms {
   C scale;                         // what turns the product into a natural score
   C softcap;                       // 0 = off
+  C scale_by_softcap;              // scale / softcap, finite
   const C* slopes = nullptr;       // [kRows], null = no ALiBi
   const C* row_offsets = nullptr;  // [kRows]: position of the row minus that of the panel's first
   C first_key = 0;                 // position of the first key minus that of the first row
@@ -64,24 +65,34 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
   const size_t lanes = hn::Lanes(d);
   const auto minus_inf = hn::Set(d, -kInfinity<C>);
   const auto softcap = hn::Set(d, terms.softcap);
+  const auto factor = hn::Set(d, terms.softcap != 0 ? terms.scale_by_softcap : terms.scale);
   for (int64_t j = 0; j < keys; ++j) {
-    for (size_t v = 0; v < kVecs; ++v) {
-      C* at = scores + j * Panel::kRows + v * lanes;
-      auto s = hn::Mul(hn::Load(d, at), hn::Set(d, terms.scale));
-      if (terms.softcap != 0) {
-        s = hn::Mul(softcap, Tanh(d, hn::Div(s, softcap)));
-      }
-      if (terms.slopes != nullptr) {
-        const auto delta = hn::Sub(hn::Set(d, terms.first_key + static_cast<C>(j)),
-                                   hn::Load(d, terms.row_offsets + v * lanes));
-        s = hn::MulAdd(hn::Load(d, terms.slopes + v * lanes), delta, s);
-      }
-      if (terms.additive != nullptr) {
-        const auto term = hn::Load(d, terms.additive + j * Panel::kRows + v * lanes);
-        s = hn::IfThenElse(hn::Eq(term, minus_inf), minus_inf, hn::Add(s, term));
-      }
-      hn::Store(s, d, at);
+    C* row = scores + j * Panel::kRows;
+    hn::Vec<Tag<C>> s[kVecs];
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) s[v] = hn::Mul(hn::Load(d, row + v * lanes), factor);
+    if (terms.softcap != 0) {
+      Tanh(d, s);
+      HWY_UNROLL(4)
+      for (size_t v = 0; v < kVecs; ++v) s[v] = hn::Mul(softcap, s[v]);
     }
+    if (terms.slopes != nullptr) {
+      const auto key = hn::Set(d, terms.first_key + static_cast<C>(j));
+      HWY_UNROLL(4)
+      for (size_t v = 0; v < kVecs; ++v) {
+        const auto delta = hn::Sub(key, hn::Load(d, terms.row_offsets + v * lanes));
+        s[v] = hn::MulAdd(hn::Load(d, terms.slopes + v * lanes), delta, s[v]);
+      }
+    }
+    if (terms.additive != nullptr) {
+      HWY_UNROLL(4)
+      for (size_t v = 0; v < kVecs; ++v) {
+        const auto term = hn::Load(d, terms.additive + j * Panel::kRows + v * lanes);
+        s[v] = hn::IfThenElse(hn::Eq(term, minus_inf), minus_inf, hn::Add(s[v], term));
+      }
+    }
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) hn::Store(s[v], d, row + v * lanes);
   }
 }
 
@@ -125,14 +136,20 @@ HWY_NOINLINE bool UpdateMaximum(const PanelState<C>& state, C unit, int64_t keys
   const V threshold =
       hn::Set(d, kDomain == Domain::kExact ? C{0} : static_cast<C>(kRescaleThresholdLog2));
 
+  // Two keys at once, so that few vectors hide the latency of max, too.
   V max[kVecs];
-  for (size_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, -kInfinity<C>);
-  for (int64_t j = 0; j < keys; ++j) {
+  V odd_max[kVecs];
+  for (size_t v = 0; v < kVecs; ++v) max[v] = odd_max[v] = hn::Set(d, -kInfinity<C>);
+  for (int64_t j = 0; j < keys; j += 2) {
+    const C* even = scores + j * Panel::kRows;
+    const C* odd = j + 1 < keys ? even + Panel::kRows : even;
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
-      max[v] = hn::Max(max[v], hn::Load(d, scores + j * Panel::kRows + v * lanes));
+      max[v] = hn::Max(max[v], hn::Load(d, even + v * lanes));
+      odd_max[v] = hn::Max(odd_max[v], hn::Load(d, odd + v * lanes));
     }
   }
+  for (size_t v = 0; v < kVecs; ++v) max[v] = hn::Max(max[v], odd_max[v]);
 
   V old_m[kVecs];
   auto any_grows = hn::MaskFalse(d);
@@ -161,8 +178,7 @@ HWY_NOINLINE bool UpdateMaximum(const PanelState<C>& state, C unit, int64_t keys
   return true;
 }
 
-// Weights of the scores of one key, a vector of rows each; what is constant over a panel is loaded
-// once.
+// Weights of scores; what is constant over a panel is loaded once.
 template <class Panel, Domain kDomain, size_t kVecs, WeightPrecision kPrecision>
 class PanelWeights {
  public:
@@ -180,15 +196,21 @@ class PanelWeights {
     }
   }
 
-  HWY_INLINE void Load(const C* scores, V (&p)[kVecs]) const {
+  // p[key * kVecs + v]: vector v of some keys' weights, in lock step.
+  template <size_t kCount>
+  HWY_INLINE void Load(const C* scores, V (&p)[kCount]) const {
     const Tag<C> d;
-    HWY_UNROLL(4)
-    for (size_t v = 0; v < kVecs; ++v) {
-      const V score = hn::Load(d, scores + v * hn::Lanes(d));
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kCount; ++i) {
+      const size_t v = i % kVecs;
+      const C* at = scores + static_cast<int64_t>(i / kVecs) * Panel::kRows;
+      const V score = hn::Load(d, at + v * hn::Lanes(d));
       if constexpr (kDomain == Domain::kExact) {
-        p[v] = hn::Mul(hn::Sub(score, base_[v]), unit_);
+        p[i] = hn::Mul(hn::Sub(score, base_[v]), unit_);
+      } else if constexpr (kPrecision == WeightPrecision::kHalf) {
+        p[i] = hn::MulSub(score, unit_, base_[v]);
       } else {
-        p[v] = hn::MulSub(score, unit_, base_[v]);
+        p[i] = hn::Sub(score, base_[v]);  // q has the factor in it
       }
     }
     WeightExp2<kPrecision>(d, p);
@@ -199,26 +221,36 @@ class PanelWeights {
   V unit_;
 };
 
+// Vectors in lock step that hide the latency of the exponential's chain of operations, measured on
+// Zen 4: four; eight spill.
+inline constexpr size_t kVectorsInLockStep = 4;
+
 // Second half: turns scores into weights, in place, and sums them in l, in the order and with the
-// rounding of a product with V = 1.
+// rounding of a product with V = 1. The fast domain's unit is 1.
 template <class Panel, Domain kDomain, size_t kVecs, typename C = typename Panel::C>
-HWY_NOINLINE void WeighInPlace(const PanelState<C>& state, C unit, int64_t keys, C* scores) {
+HWY_NOINLINE void WeighInPlace(const PanelState<C>& state, int64_t keys, C* scores) {
   const Tag<C> d;
   using V = hn::Vec<Tag<C>>;
   const size_t lanes = hn::Lanes(d);
-  const PanelWeights<Panel, kDomain, kVecs, WeightPrecision::kFull> weights(state.m, unit);
+  constexpr size_t kKeys = kVecs < kVectorsInLockStep ? kVectorsInLockStep / kVecs : 1;
+  const PanelWeights<Panel, kDomain, kVecs, WeightPrecision::kFull> weights(state.m, C{1});
   V sum[kVecs];
   for (size_t v = 0; v < kVecs; ++v) sum[v] = hn::Load(d, state.l + v * lanes);
-  for (int64_t j = 0; j < keys; ++j) {
-    C* at = scores + j * Panel::kRows;
-    V p[kVecs];
+  const auto weigh = [&](auto num_keys, C* at) HWY_ATTR {
+    constexpr size_t kCount = num_keys() * kVecs;
+    V p[kCount];
     weights.Load(at, p);
-    HWY_UNROLL(4)
-    for (size_t v = 0; v < kVecs; ++v) {
-      sum[v] = hn::Add(sum[v], p[v]);
-      hn::Store(p[v], d, at + v * lanes);
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kCount; ++i) {
+      sum[i % kVecs] = hn::Add(sum[i % kVecs], p[i]);
+      hn::Store(p[i], d, at + static_cast<int64_t>(i / kVecs) * Panel::kRows + i % kVecs * lanes);
     }
+  };
+  int64_t j = 0;
+  for (; j + static_cast<int64_t>(kKeys) <= keys; j += static_cast<int64_t>(kKeys)) {
+    weigh(std::integral_constant<size_t, kKeys>(), scores + j * Panel::kRows);
   }
+  for (; j < keys; ++j) weigh(std::integral_constant<size_t, 1>(), scores + j * Panel::kRows);
   for (size_t v = 0; v < kVecs; ++v) hn::Store(sum[v], d, state.l + v * lanes);
 }
 

@@ -89,13 +89,17 @@ HWY_INLINE hn::Vec512<double> ScaleByPower(hn::Vec512<double> y, hn::Vec512<doub
 inline constexpr bool kHasScaleByPower = false;
 #endif
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX2
-inline constexpr bool kHasLookUpPair = true;
-// Per lane one of the two numbers of its 128 bits of `pairs`: the second if bit 1 of `bits` is set.
-HWY_INLINE hn::Vec256<double> LookUpPair(hn::Vec256<double> pairs, hn::Vec256<uint64_t> bits) {
-  return {_mm256_permutevar_pd(pairs.raw, bits.raw)};
+inline constexpr bool kHasLookUpInBlock = true;
+// Per lane one of the numbers in its 128 bits of `table`: of f32 the one that bits 0 and 1 name, of
+// f64 the one that bit 1 names.
+HWY_INLINE hn::Vec256<float> LookUpInBlock(hn::Vec256<float> table, hn::Vec256<uint32_t> bits) {
+  return {_mm256_permutevar_ps(table.raw, bits.raw)};
+}
+HWY_INLINE hn::Vec256<double> LookUpInBlock(hn::Vec256<double> table, hn::Vec256<uint64_t> bits) {
+  return {_mm256_permutevar_pd(table.raw, bits.raw)};
 }
 #else
-inline constexpr bool kHasLookUpPair = false;
+inline constexpr bool kHasLookUpInBlock = false;
 #endif
 
 template <typename C>

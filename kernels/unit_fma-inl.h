@@ -64,6 +64,8 @@ class FmaUnit {
   // The factor of the scores is multiplied into q.
   static constexpr bool kFoldsScale = true;
   static constexpr bool kRoundsWeights = false;
+  // Weights stand where the scores were, which are then those of a whole block.
+  static constexpr bool kWeighsInPlace = true;
   // Keys per step of the second product.
   static constexpr int64_t kKeyGranule = 1;
 
@@ -90,7 +92,8 @@ class FmaUnit {
   // Makes keys [step.begin, step.end) ready for the products. Returns whether their values hold a
   // NaN or an infinity.
   template <class Source>
-  bool LoadBlock(const Source& k, const Source& v, const KeyRange& step, int64_t /*block_begin*/) {
+  bool LoadBlock(const Source& k, const Source& v, const KeyRange& step, int64_t block_begin) {
+    block_begin_ = block_begin;
     first_key_ = step.begin;
     k_ = PromoteRows<T>(k, step.begin, step.end, head_dim_, promoted_k_);
     v_ = PromoteRows<T>(v, step.begin, step.end, head_dim_v_, promoted_v_);
@@ -107,12 +110,12 @@ class FmaUnit {
   }
 
   template <Domain kDomain, size_t kVecs>
-  void Weigh(const PanelState<C>& state, C unit, const KeyRange& span, C* scores) {
-    WeighInPlace<Panel, kDomain, kVecs>(state, unit, span.size(), scores);
-    weights_ = scores;
+  void Weigh(const PanelState<C>& state, C /*unit*/, const KeyRange& span, C* scores) {
+    WeighInPlace<Panel, kDomain, kVecs>(state, span.size(), scores);
+    weights_ = scores - (span.begin - block_begin_) * Panel::kRows;
   }
 
-  // O^T += V^T P^T for the keys of `span`, the last ones that were weighed.
+  // O^T += V^T P^T for the keys of `span`, which were weighed.
   template <size_t kVecs>
   void AddValues(const KeyRange& span, Accumulate accumulate, const C* scale, C* o) const {
     MultiplyPanel<LeftLayout::kDepthMajor, kVecs>(ValueProduct(span, scale, o), head_dim_v_,
@@ -140,7 +143,7 @@ class FmaUnit {
   Product<C> ValueProduct(const KeyRange& span, const C* scale, C* o) const {
     return {v_.data + (span.begin - first_key_) * v_.stride,
             v_.stride,
-            weights_,
+            weights_ + (span.begin - block_begin_) * Panel::kRows,
             span.size(),
             o,
             scale};
@@ -151,10 +154,11 @@ class FmaUnit {
   C* q_;                     // panels of [head_dim][kRows]
   C* promoted_k_ = nullptr;  // [block_k][head_dim]
   C* promoted_v_ = nullptr;  // [block_k][head_dim_v]
+  int64_t block_begin_ = 0;
   int64_t first_key_ = 0;
   MatrixRows<C> k_{};
   MatrixRows<C> v_{};
-  const C* weights_ = nullptr;
+  const C* weights_ = nullptr;  // of the first key of the block
 };
 
 }  // namespace HWY_NAMESPACE

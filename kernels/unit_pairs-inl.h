@@ -61,14 +61,24 @@ HWY_NOINLINE void WeighToPairs(const PanelState<float>& state, float unit, int64
     exact[v] = hn::Load(d, state.exact_l + v * lanes);
   }
   for (int64_t j = 0; j < keys; j += 2, pairs += Panel::kRows) {
-    V first[kVecs], second[kVecs];
-    weights.Load(scores + j * Panel::kRows, first);
-    weights.Load(scores + (j + 1) * Panel::kRows, second);
+    V p[2 * kVecs];
+    if constexpr (2 * kVecs <= kVectorsInLockStep) {
+      weights.Load(scores + j * Panel::kRows, p);
+    } else {
+      V first[kVecs], second[kVecs];
+      weights.Load(scores + j * Panel::kRows, first);
+      weights.Load(scores + (j + 1) * Panel::kRows, second);
+      HWY_UNROLL(4)
+      for (size_t v = 0; v < kVecs; ++v) {
+        p[v] = first[v];
+        p[kVecs + v] = second[v];
+      }
+    }
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
-      const auto rounded = RoundToPairs(d, first[v], second[v]);
+      const auto rounded = RoundToPairs(d, p[v], p[kVecs + v]);
       sum[v] = AddPairs(d, rounded, sum[v]);
-      exact[v] = hn::Add(hn::Add(exact[v], first[v]), second[v]);
+      exact[v] = hn::Add(hn::Add(exact[v], p[v]), p[kVecs + v]);
       hn::Store(hn::BitCast(du, rounded), du, pairs + v * lanes);
     }
   }
@@ -88,6 +98,7 @@ class PairUnit {
   static constexpr const char* kName = Tiles::kName;
   static constexpr bool kFoldsScale = false;  // bf16 has no digits to spare
   static constexpr bool kRoundsWeights = true;
+  static constexpr bool kWeighsInPlace = false;
   static constexpr int64_t kKeyGranule = Tiles::kDepthGranule;
 
   static FlashBlocks Blocks(const ForwardArgs& args) {

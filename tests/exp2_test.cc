@@ -128,19 +128,20 @@ class Exp2Test : public ::testing::TestWithParam<Target> {
 
   // The stated errors over [first, last].
   void ExpectErrors(float first, float last, uint32_t stride) {
-    double worst_ulps = 0;
-    double worst_relative = 0;
     Sweep(first, last, stride, [&](float x, float full, float half) {
       const double exact = std::exp2(static_cast<double>(x));
-      worst_ulps = std::max(worst_ulps, std::fabs(full - exact) / UlpAt<float>(exact));
-      worst_relative = std::max(worst_relative, std::fabs(half - exact) / exact);
+      worst_ulps_ = std::max(worst_ulps_, std::fabs(full - exact) / UlpAt<float>(exact));
+      worst_relative_ = std::max(worst_relative_, std::fabs(half - exact) / exact);
     });
-    EXPECT_LE(worst_ulps, MaxUlps()) << first;
-    EXPECT_LE(worst_relative, MaxRelative()) << first;
-    EXPECT_GT(worst_relative, 0) << first;
-    RecordProperty("worst_ulps", std::to_string(worst_ulps));
-    RecordProperty("worst_relative", std::to_string(worst_relative));
+    EXPECT_LE(worst_ulps_, MaxUlps()) << first;
+    EXPECT_LE(worst_relative_, MaxRelative()) << first;
+    EXPECT_GT(worst_relative_, 0) << first;
+    RecordProperty("worst_ulps", std::to_string(worst_ulps_));
+    RecordProperty("worst_relative", std::to_string(worst_relative_));
   }
+
+  double worst_ulps_ = 0;
+  double worst_relative_ = 0;
 };
 
 // Nearer to 0 than 2^-25 the result rounds to 1, and samples do.
