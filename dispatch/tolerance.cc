@@ -16,6 +16,7 @@ constexpr double kOracleFactor = 2.0;
 constexpr double kOutCap = 0x1p-7;
 constexpr double kLog2E = 1.4426950408889634;  // kernels may work in powers of two
 constexpr double kWeightRounding = 6.0;
+constexpr double kWeightError = 0x1p-13;
 constexpr double kScoreSteps = 4.0;  // scale, softcap, ALiBi, bias; exp and log take their share
 
 std::int64_t KeysOf(const AttentionInputs& inputs, const AttentionParams& params,
@@ -230,8 +231,10 @@ void DeriveRow(const Gathered& from, std::int64_t row, const double* q_row,
   Bounds floor = RowBounds(magnitudes, u, random, std::log(n));
   floor.out = std::min(floor.out, kOutCap * (magnitudes.max_v + magnitudes.max_out));
 
-  if (dtype == DType::kBF16)
+  if (dtype == DType::kBF16) {
     floor.out += kWeightRounding * UnitRoundoff(dtype) * magnitudes.squares;
+    floor.lse += kWeightError;
+  }
 
   const std::int64_t width = from.same.width;
   const double out_error =

@@ -19,7 +19,8 @@
 // most u p_j |v_jd|, u of bf16, of either sign at random, so that the tolerance grows by
 // 6 u sqrt(sum_j p_j^2 max_d |v_jd|^2): 4.5 standard deviations (of 1 / sqrt(3) each; thousands of
 // elements are compared), and twice that because the sum is an estimate from eight samples. The lse
-// has no such term: it is that of the weights before rounding.
+// is that of the weights before rounding, which need be no better than 2^-13 each: a fortieth of
+// the rounding to come.
 // For F64 the truth is an f64 evaluation too and both floors count twice. A row whose scores may
 // overflow f32 on the way is not judged.
 //

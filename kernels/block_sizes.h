@@ -25,10 +25,10 @@ struct FlashBlocks {
 // panel_rows: rows of one register tile (lanes * TileVectors).
 constexpr FlashBlocks ChooseFlashBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows,
                                         int64_t element_bytes) {
-  // A whole number of register tiles (32 * 6). Weighed at once: chunks of 96, which L1 holds, gained
-  // nothing. The scores of a panel (64 rows * 192 keys * 4 bytes)
+  // A whole number of register tiles (32 * 6). The scores of a panel (64 rows * 192 keys * 4 bytes)
   // stay in L1 or the near part of L2; longer blocks gain nothing, shorter ones pay the rescale
-  // and the loads of O more often.
+  // and the loads of O more often. All are weighed at once: chunks of 96 keys, which L1 holds,
+  // gained nothing.
   constexpr int64_t kBlockK = 192;
   // Packed Q and O of a tile: half of a 1 MiB L2, so that a block of K and V stays beside them.
   constexpr int64_t kTileBytes = 512 * 1024;
@@ -54,8 +54,8 @@ constexpr FlashBlocks ChooseDotBlocks(int64_t head_dim, int64_t head_dim_v, int6
   return {rows / panel_rows * panel_rows, kBlockK, kChunkK};
 }
 
-// Pairs of bf16 multiplied by AMX tiles. Chosen from a prototype's figures on Sapphire Rapids
-// (perf/ README.md); this code has not been swept there.
+// Pairs of bf16 multiplied by AMX tiles. Chosen from a prototype's figures on Sapphire Rapids;
+// this code has not been swept there (perf/sweep_blocks.py does it).
 constexpr FlashBlocks ChooseAmxBlocks(int64_t head_dim, int64_t head_dim_v, int64_t panel_rows) {
   // O is loaded and stored once per 256 keys: 0.69 of the tiles' peak in O += P V, against 0.64
   // with 128 and 0.65 with 512.
