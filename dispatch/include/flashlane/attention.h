@@ -102,7 +102,9 @@ struct ExecOptions {
 // Computes out (and lse when present) from the inputs. Checks every rule above before anything is
 // read or written: on any error no output byte has changed.
 // Same bits on every repeat, for any thread count, and for a sequence alone or in a batch. A
-// visible NaN, or an infinite value, reaches its own rows only. Runs in the caller's floating-point
+// visible NaN, or an infinite value, reaches its own rows only. In BF16, on targets that multiply
+// bf16 themselves (KernelInfo::units), weights are rounded to bf16 for the product with v and
+// denormal elements count as 0. Runs in the caller's floating-point
 // environment and leaves it alone; floating-point exceptions must be masked, as they are by
 // default. Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the
 // online softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded,
