@@ -24,11 +24,11 @@
 #include "kernels/tile_matmul-inl.h"
 #include "kernels/tile_pairs-inl.h"
 
+#if FLASHLANE_HAS_PAIRS && FLASHLANE_HAS_AMX
+
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
-
-#if FLASHLANE_HAS_PAIRS && FLASHLANE_HAS_AMX
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -141,10 +141,10 @@ struct AmxTiles {
   }
 };
 
-#endif  // FLASHLANE_HAS_PAIRS && FLASHLANE_HAS_AMX
-
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
 HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_HAS_PAIRS && FLASHLANE_HAS_AMX
 
 #endif  // FLASHLANE_KERNELS_TILE_AMX_INL_H_

@@ -19,11 +19,11 @@
 #include "kernels/tile_matmul-inl.h"
 #include "kernels/tile_pairs-inl.h"
 
+#if FLASHLANE_HAS_PAIRS
+
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
-
-#if FLASHLANE_HAS_PAIRS
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -93,10 +93,10 @@ struct DotTiles {
   }
 };
 
-#endif  // FLASHLANE_HAS_PAIRS
-
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
 HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_HAS_PAIRS
 
 #endif  // FLASHLANE_KERNELS_TILE_DOT_INL_H_

@@ -14,11 +14,11 @@
 #include "hwy/highway.h"
 #include "kernels/tile_matmul-inl.h"
 
+#if FLASHLANE_HAS_PAIRS
+
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
-
-#if FLASHLANE_HAS_PAIRS
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -58,10 +58,10 @@ HWY_INLINE V AddPairs(D d, hn::Vec<hn::Repartition<hwy::bfloat16_t, D>> pairs, V
       d, pairs, hn::Set(d16, hwy::ConvertScalarTo<hwy::bfloat16_t>(1.0f)), sum, none);
 }
 
-#endif  // FLASHLANE_HAS_PAIRS
-
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
 HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_HAS_PAIRS
 
 #endif  // FLASHLANE_KERNELS_TILE_PAIRS_INL_H_

@@ -35,11 +35,11 @@
 #include "kernels/tile_pairs-inl.h"
 #include "kernels/transpose-inl.h"
 
+#if FLASHLANE_HAS_PAIRS
+
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
-
-#if FLASHLANE_HAS_PAIRS
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -340,10 +340,10 @@ class PairUnit {
   KeyRange step_;
 };
 
-#endif  // FLASHLANE_HAS_PAIRS
-
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
 HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_HAS_PAIRS
 
 #endif  // FLASHLANE_KERNELS_UNIT_PAIRS_INL_H_
