@@ -66,6 +66,16 @@ struct SequenceValues {
   }
 };
 
+// Where a paged cache keeps its tokens: token t of sequence b in block
+// data[b * batch + (t / block_size) * col], at slot t % block_size. The pools' RowStrides are those
+// of [num_blocks, Hkv, block_size, width]: batch is the distance between blocks.
+struct BlockTable {
+  const uint32_t* data = nullptr;  // null: k and v are not paged
+  int64_t batch = 0;
+  int64_t col = 0;
+  int64_t block_size = 1;
+};
+
 enum class Accumulator : uint8_t { kInput, kF32, kF64 };
 
 struct ForwardArgs {
@@ -95,12 +105,15 @@ struct ForwardArgs {
   bool has_k_len = false;  // else every key of the sequence is live
   SequenceValues k_len;
   SequenceValues q_start;
-  bool bottom_right = false;  // q_start = k_len - seqlen_q per sequence; q_start is ignored
+  bool bottom_right = false;      // q_start = k_len - seqlen_q per sequence; q_start is ignored
+  bool clamps_positions = false;  // query i stands at max(q_start + i, 0)
+  BlockTable block_table;
 
   HeadOperand alibi_slopes;
   HeadOperand sinks;
   ScoreOperand bias;
-  ScoreOperand mask;                              // one byte each, nonzero = visible
+  ScoreOperand mask;  // one byte each, nonzero = visible
+  bool mask_from_q_start = false;  // the mask's column 0 is key q_start; keys before it are visible
   Accumulator accumulator = Accumulator::kInput;  // the oracle's
 
   // Query heads that share one kv head.
