@@ -62,7 +62,7 @@ class Workbench {
     args_.seqlen_q = blocks_.block_q;
     args_.seqlen_k = blocks_.block_k;
     kernels::Carver measure(nullptr);
-    fk::FlashTile<Unit, kernels::StridedRows<T>>::Carve(args_, blocks_, panels_, &measure);
+    fk::FlashTile<Unit>::Carve(args_, blocks_, panels_, &measure);
     memory_ = Filled<uint8_t>(static_cast<int64_t>(measure.bytes()), 0);
     kernels::Carver carver(memory_.get());
     scratch_ = std::make_unique<kernels::FlashScratch<Panel>>(
@@ -82,8 +82,8 @@ class Workbench {
     unit_->PackQueries(rows, C{1});
   }
   void Load() const {
-    const kernels::StridedRows<T> k{k_.get(), kWidth};
-    const kernels::StridedRows<T> v{v_.get(), kWidth};
+    const kernels::KvRows<T> k{k_.get(), kWidth};
+    const kernels::KvRows<T> v{v_.get(), kWidth};
     bool found = unit_->LoadBlock(k, v, kernels::KeyRange{0, Opaque(blocks_.block_k)}, 0);
     hwy::PreventElision(found);
   }

@@ -25,7 +25,7 @@ uint64_t SavedState() {
 }
 
 // CPUID and XCR0 bits: Intel SDM volume 1, section 18.3. The request: Linux,
-// Documentation/arch/x86/xstate.rst; threads that start later inherit the permission.
+// Documentation/arch/x86/xstate.rst; the permission is the process's.
 const char* Ask() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;

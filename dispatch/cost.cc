@@ -8,30 +8,52 @@
 namespace flashlane {
 namespace {
 
-uint64_t SaturatingSum(uint64_t a, uint64_t b) {
-  uint64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<uint64_t>::max() : sum;
-}
-
 uint64_t FlopsPerPair(const kernels::ForwardArgs& args) {
   return SaturatingProduct(
       2, static_cast<uint64_t>(args.head_dim) + static_cast<uint64_t>(args.head_dim_v));
 }
 
-// Visible pairs of queries [i_begin, i_end) of one head. O(1) without windows, else O(queries).
-uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_t i_end) {
+// Keys of `keys` within [begin, end).
+uint64_t SizeWithin(const kernels::KeyRange& keys, const kernels::KeyRange& range) {
+  return static_cast<uint64_t>(
+      kernels::KeyRange{std::max(keys.begin, range.begin), std::min(keys.end, range.end)}.size());
+}
+
+// Visible pairs of queries [i_begin, i_end) of one head and keys of `range`. O(1) without windows,
+// else O(queries).
+uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_t i_end,
+                      const kernels::KeyRange& range) {
   if (mask.window_left == kernels::kUnlimited && mask.window_right == kernels::kUnlimited) {
     return SaturatingProduct(static_cast<uint64_t>(i_end - i_begin),
-                             static_cast<uint64_t>(mask.k_len));
+                             SizeWithin({0, mask.k_len}, range));
   }
   uint64_t pairs = 0;
   for (int64_t i = i_begin; i < i_end; ++i) {
-    pairs = SaturatingSum(pairs, static_cast<uint64_t>(mask.Visible(i).size()));
+    pairs = SaturatingSum(pairs, SizeWithin(mask.Visible(i), range));
   }
   return pairs;
 }
 
+// The kv heads of a tile, the queries of its rows, the keys that it may read. A tile may cut
+// through the heads of a query; counting whole queries errs by less than one query.
+struct TileExtent {
+  TileExtent(const kernels::ForwardArgs& args, const kernels::Tile& tile)
+      : mask(kernels::SequenceMask::Of(args, kernels::Sequence::Of(args, tile.batch))),
+        i_begin(tile.row_begin / args.group()),
+        i_end((tile.row_end - 1) / args.group() + 1),
+        keys{tile.key_begin, tile.key_end} {}
+
+  kernels::SequenceMask mask;
+  int64_t i_begin, i_end;
+  kernels::KeyRange keys;
+};
+
 }  // namespace
+
+uint64_t SaturatingSum(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<uint64_t>::max() : sum;
+}
 
 uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
   uint64_t product = 0;
@@ -39,23 +61,25 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
 }
 
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
-  const int64_t group = args.group();
-  const kernels::SequenceMask mask =
-      kernels::SequenceMask::Of(args, kernels::Sequence::Of(args, tile.batch));
-  const int64_t i_begin = tile.row_begin / group;
-  const int64_t i_end = (tile.row_end - 1) / group + 1;
-  // A tile may cut through the heads of a query; counting whole queries errs by less than one
-  // query.
+  const TileExtent extent(args, tile);
+  const uint64_t pairs = VisiblePairs(extent.mask, extent.i_begin, extent.i_end, extent.keys);
   return SaturatingProduct(
-      SaturatingProduct(VisiblePairs(mask, i_begin, i_end), static_cast<uint64_t>(group)),
+      SaturatingProduct(pairs, static_cast<uint64_t>(args.group() * tile.num_kv_heads)),
       FlopsPerPair(args));
 }
 
 uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
-  const uint64_t elements = SaturatingProduct(
-      static_cast<uint64_t>(tile.row_end - tile.row_begin),
-      static_cast<uint64_t>(args.head_dim) + static_cast<uint64_t>(args.head_dim_v));
-  return SaturatingSum(TileFlops(args, tile), SaturatingProduct(elements, kRowOverheadFlops));
+  const TileExtent extent(args, tile);
+  const uint64_t width =
+      static_cast<uint64_t>(args.head_dim) + static_cast<uint64_t>(args.head_dim_v);
+  const uint64_t rows = static_cast<uint64_t>((tile.row_end - tile.row_begin) * tile.num_kv_heads);
+  const uint64_t keys =
+      SizeWithin(extent.mask.VisibleToAny(extent.i_begin, extent.i_end), extent.keys) *
+      static_cast<uint64_t>(tile.num_kv_heads);
+  const uint64_t moved =
+      SaturatingProduct(width, SaturatingSum(SaturatingProduct(rows, kRowOverheadFlops),
+                                             SaturatingProduct(keys, kKeyElementFlops)));
+  return SaturatingSum(TileFlops(args, tile), moved);
 }
 
 uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
@@ -63,7 +87,7 @@ uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
   for (int64_t b = 0; b < args.batch; ++b) {
     const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
     const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
-    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q));
+    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
   }
   return SaturatingProduct(SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads)),
                            FlopsPerPair(args));

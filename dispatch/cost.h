@@ -10,6 +10,7 @@
 
 namespace flashlane {
 
+uint64_t SaturatingSum(uint64_t a, uint64_t b);
 uint64_t SaturatingProduct(uint64_t a, uint64_t b);
 
 // Floating-point operations of the two products over visible pairs, 2 (D + Dv) each; the boolean
@@ -23,9 +24,12 @@ uint64_t ForwardFlops(const kernels::ForwardArgs& args);
 uint64_t MergeFlops(const kernels::MergeArgs& args, int64_t batch);
 inline constexpr uint64_t kMergeElementCost = 25;
 
-// What cutting balances: the flops, and for every row the packing of q and the store of out, which
+// What cutting balances: the flops; for every row the packing of q and the store of out, which
 // cost about as much as kRowOverheadFlops flops per element.
 inline constexpr uint64_t kRowOverheadFlops = 16;
+// And for every element of K and V that a tile reads, what its way from memory costs where few rows
+// use it: four bytes at 25 bytes per ns.
+inline constexpr uint64_t kKeyElementFlops = 8;
 uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 
 // A task is worth spawning from here on: threading::kMinTaskNanoseconds at 50 flop/ns, about what

@@ -73,18 +73,31 @@ const std::vector<Target>& SupportedTargetList() {
   return list;
 }
 
+namespace {
+
+// Without asking the operating system for AMX tiles: the permission changes the process (its signal
+// stacks must hold the tiles from then on), so a call that names another target does not ask.
+const Target* FindSupported(std::string_view name) {
+  static const std::vector<Target> vectors =
+      ListOf(kernels::CompiledTargets() & hwy::SupportedTargets(), false);
+  const Target* found = Find(vectors, name);
+  return found != nullptr ? found : Find(SupportedTargetList(), name);
+}
+
+}  // namespace
+
 Status ResolveTarget(const char* requested, Target* target) {
-  const std::vector<Target>& supported = SupportedTargetList();
   const std::string& forced = Environment::Get().target;
   if (requested == nullptr && forced.empty()) {
-    *target = supported.front();  // the baseline runs everywhere, so there is one
+    *target = SupportedTargetList().front();  // the baseline runs everywhere, so there is one
     return {};
   }
   const std::string_view name = requested != nullptr ? std::string_view(requested) : forced;
-  if (const Target* found = Find(supported, name)) {
+  if (const Target* found = FindSupported(name)) {
     *target = *found;
     return {};
   }
+  const std::vector<Target>& supported = SupportedTargetList();
   const std::string subject = std::string(requested != nullptr ? "target" : "FLASHLANE_TARGET") +
                               ": '" + std::string(name) + "' ";
   if (Find(CompiledTargetList(), name) != nullptr) {

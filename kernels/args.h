@@ -113,7 +113,8 @@ struct ForwardArgs {
   HeadOperand sinks;
   ScoreOperand bias;
   ScoreOperand mask;  // one byte each, nonzero = visible
-  bool mask_from_q_start = false;  // the mask's column 0 is key q_start; keys before it are visible
+  // Column 0 of the mask is key q_start, and it hides no key before that.
+  bool mask_from_q_start = false;
   Accumulator accumulator = Accumulator::kInput;  // the oracle's
 
   // Query heads that share one kv head.
@@ -147,12 +148,50 @@ struct Sequence {
 
 // One unit of work: rows [row_begin, row_end) of one kv head of one sequence, where row
 // r = i * group + g is query i of query head kv_head * group + g. All query heads of a kv head are
-// rows of one tile, so that K and V are read once for them.
+// rows of one tile, so that K and V are read once for them. A tile that streams has all rows of
+// one or more kv heads.
 struct Tile {
   int64_t batch = 0;
   int64_t kv_head = 0;
   int64_t row_begin = 0;
   int64_t row_end = 0;
+  int64_t num_kv_heads = 1;
+  bool streams = false;
+  // Keys [key_begin, key_end) of those that the rows see, and where their results go:
+  // Partial::Of(args, seqlen_q, partial). Null: all keys, and out and lse.
+  int64_t key_begin = 0;
+  int64_t key_end = kUnlimited;
+  void* partial = nullptr;
+};
+
+// Attention of one sequence over one split of its keys, in the compute type C: out
+// [Hq, Sq, Dv], normalised, and lse [Hq, Sq].
+struct Partial {
+  void* out;
+  void* lse;
+  RowStrides out_strides, lse_strides;
+
+  static int64_t NumElements(const ForwardArgs& args, int64_t seqlen_q) {
+    return args.num_heads * seqlen_q * (args.head_dim_v + 1);
+  }
+  template <typename C>
+  static Partial Of(const ForwardArgs& args, int64_t seqlen_q, void* base) {
+    C* out = static_cast<C*>(base);
+    return {out,
+            out + args.num_heads * seqlen_q * args.head_dim_v,
+            {0, seqlen_q * args.head_dim_v, args.head_dim_v},
+            {0, seqlen_q, 1}};
+  }
+};
+
+// The partial results of a sequence, one after the other by rising keys, and the query heads
+// [head_begin, head_end) to merge them for.
+struct SplitResults {
+  const void* partials = nullptr;
+  int64_t count = 0;
+  int64_t batch = 0;
+  int64_t head_begin = 0;
+  int64_t head_end = 0;
 };
 
 // What a kernel wants: tiles of at most block_rows rows that start at multiples of row_granule, and

@@ -53,22 +53,31 @@ HWY_EXPORT(FlashF16);
 
 int64_t CompiledTargets() { return HWY_TARGETS; }
 
+namespace {
+template <typename T>
+ForwardEntry WithStreams(ForwardEntry entry, int64_t target) {
+  entry.streams = AttentionStream<T>(target);
+  return entry;
+}
+}  // namespace
+
 template <>
 ForwardEntry AttentionFlash<float>(int64_t target) {
-  return FLASHLANE_DISPATCH(FlashF32, target)();
+  return WithStreams<float>(FLASHLANE_DISPATCH(FlashF32, target)(), target);
 }
 template <>
 ForwardEntry AttentionFlash<double>(int64_t target) {
-  return FLASHLANE_DISPATCH(FlashF64, target)();
+  return WithStreams<double>(FLASHLANE_DISPATCH(FlashF64, target)(), target);
 }
 template <>
 ForwardEntry AttentionFlash<hwy::bfloat16_t>(int64_t target) {
-  if ((target & kAmxBit) != 0) return AttentionFlashAmx(target);
-  return FLASHLANE_DISPATCH(FlashBF16, target)();
+  const ForwardEntry entry =
+      (target & kAmxBit) != 0 ? AttentionFlashAmx(target) : FLASHLANE_DISPATCH(FlashBF16, target)();
+  return WithStreams<hwy::bfloat16_t>(entry, target);
 }
 template <>
 ForwardEntry AttentionFlash<hwy::float16_t>(int64_t target) {
-  return FLASHLANE_DISPATCH(FlashF16, target)();
+  return WithStreams<hwy::float16_t>(FLASHLANE_DISPATCH(FlashF16, target)(), target);
 }
 
 }  // namespace flashlane::kernels

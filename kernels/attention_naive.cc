@@ -239,7 +239,7 @@ TilePlan PlanRows(const ForwardArgs& args) {
 
 template <typename T>
 ForwardEntry AttentionNaive() {
-  return {&PlanRows, &Run<T>, "scalar"};
+  return {&PlanRows, &Run<T>, "scalar", {}};
 }
 
 template ForwardEntry AttentionNaive<float>();

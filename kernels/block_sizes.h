@@ -60,7 +60,8 @@ constexpr FlashBlocks ChooseAmxBlocks(int64_t head_dim, int64_t head_dim_v, int6
   // O is loaded and stored once per 256 keys: 0.69 of the tiles' peak in O += P V, against 0.64
   // with 128 and 0.65 with 512.
   constexpr int64_t kBlockK = 256;
-  // A ring of 8 KiB of scores beside 16 KiB of weights and 16 KiB of O: L1 has 48.
+  // A ring of 8 KiB of scores, 16 KiB of weights and 16 KiB of O, while 8 KiB of Q and 16 KiB of K
+  // pass through: together a little more than the 48 KiB of L1.
   constexpr int64_t kChunkK = 64;
   // K and V are packed once per block and tile, which costs about 25 % of the products with 128
   // rows, and so 3 % with 1024; Q and O of as many take 768 KiB of a 2 MiB L2 at D 128.

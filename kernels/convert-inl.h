@@ -66,6 +66,20 @@ HWY_INLINE hn::Vec<D> LoadPromoted(D d, const T* from) {
   }
 }
 
+// The first `count` lanes, 0 in the others.
+template <typename T, class D = hn::ScalableTag<Compute<T>>>
+HWY_INLINE hn::Vec<D> LoadPromotedN(D d, const T* from, size_t count) {
+  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
+    return hn::LoadN(d, from, count);
+  } else if constexpr (kConvertsVectors<T>) {
+    return hn::PromoteTo(d, hn::LoadN(hn::Rebind<T, D>(), from, count));
+  } else {
+    HWY_ALIGN Compute<T> elements[hn::MaxLanes(D())] = {};
+    for (size_t i = 0; i < count; ++i) elements[i] = LoadScalar(from + i);
+    return hn::Load(d, elements);
+  }
+}
+
 // Promotes `count` elements; copies them where T is the compute type.
 template <typename T>
 HWY_INLINE void PromoteRow(const T* from, int64_t count, Compute<T>* to) {
@@ -76,22 +90,18 @@ HWY_INLINE void PromoteRow(const T* from, int64_t count, Compute<T>* to) {
   for (; i < count; ++i) to[i] = LoadScalar(from + i);
 }
 
-// Rows [begin, end) of `source` for the products: in place where T is the compute type, else
-// promoted into `scratch`, which has room for (end - begin) * width elements.
-template <typename T, class Source>
-HWY_INLINE MatrixRows<Compute<T>> PromoteRows(const Source& source, int64_t begin, int64_t end,
+// Rows [begin, end) of `source` for the products: in place where T is the compute type and they lie
+// at one distance, else in `scratch`, which has room for (end - begin) * width elements.
+template <typename T>
+HWY_INLINE MatrixRows<Compute<T>> PromoteRows(const KvRows<T>& source, int64_t begin, int64_t end,
                                               int64_t width, Compute<T>* scratch) {
   if constexpr (!kPromotes<T>) {
-    (void)end;
-    (void)width;
-    (void)scratch;
-    return {source.Row(begin), source.row_stride};
-  } else {
-    for (int64_t j = begin; j < end; ++j) {
-      PromoteRow(source.Row(j), width, scratch + (j - begin) * width);
-    }
-    return {scratch, width};
+    if (source.strided()) return {source.Row(begin), source.row_stride};
   }
+  for (int64_t j = begin; j < end; ++j) {
+    PromoteRow(source.Row(j), width, scratch + (j - begin) * width);
+  }
+  return {scratch, width};
 }
 
 // f32 to bf16 to nearest even. In integers, because the conversion instructions of x86 flush

@@ -42,7 +42,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Unit: what multiplies, in which formats (unit_fma-inl.h, unit_pairs-inl.h).
-template <class Unit, class Source>
+template <class Unit>
 class FlashTile {
  public:
   using T = typename Unit::T;
@@ -57,8 +57,9 @@ class FlashTile {
         scratch_(&carver, blocks_, rows_.num_panels(), Unit::OutRows(args.head_dim_v),
                  Unit::kRoundsWeights, Unit::kWeighsInPlace),
         unit_(args, blocks_, rows_.num_panels(), &carver),
-        k_(Source::Of(args.k, args.k_strides, tile, sequence_)),
-        v_(Source::Of(args.v, args.v_strides, tile, sequence_)) {}
+        tile_(tile),
+        k_(KvRows<T>::Of(args, args.k, args.k_strides, tile.batch, tile.kv_head, sequence_)),
+        v_(KvRows<T>::Of(args, args.v, args.v_strides, tile.batch, tile.kv_head, sequence_)) {}
 
   // Scratch of a tile of `tile_rows` rows.
   static size_t ScratchBytes(const ForwardArgs& args, int64_t tile_rows) {
@@ -129,7 +130,8 @@ class FlashTile {
   void Sweep() {
     unit_.PackQueries(rows_, FactorsOf<kDomain>().fold);
     scratch_.Reset();
-    const KeyRange keys = rows_.VisibleToAny();
+    const KeyRange any = rows_.VisibleToAny();
+    const KeyRange keys{std::max(any.begin, tile_.key_begin), std::min(any.end, tile_.key_end)};
     if (keys.empty()) return;
     for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
          begin += blocks_.block_k) {
@@ -147,7 +149,7 @@ class FlashTile {
       const KeyRange any = rows_.VisibleToAny(range);
       const KeyRange keys{std::max(any.begin, step.begin), std::min(any.end, step.end)};
       if (keys.empty()) continue;
-      const PanelStep work{panel, range, keys, keys, select};
+      const PanelStep work{panel, range, keys, keys, begin, select};
       const int64_t vectors = hwy::DivCeil(range.size(), Panel::kLanes);
       SweepVectors<kDomain, Panel::kVectors>(vectors, work, begin);
     }
@@ -177,6 +179,7 @@ class FlashTile {
     for (int64_t chunk = begin + (block.keys.begin - begin) / chunk_k * chunk_k;
          chunk < block.keys.end; chunk += chunk_k) {
       PanelStep work = block;
+      work.chunk = chunk;
       work.keys = {std::max(block.keys.begin, chunk), std::min(block.keys.end, chunk + chunk_k)};
       work.span = SpanOf(work.keys, begin);
       C* scores = scratch_.scores;
@@ -268,20 +271,41 @@ class FlashTile {
   // its maximum, its sum or its out is not finite.
   template <Domain kDomain>
   bool StoreRows(bool only_suspects) {
+    if (tile_.partial == nullptr) {
+      return StorePanels<kDomain, T>(args_, sequence_, only_suspects);
+    }
+    Sequence sequence = sequence_;
+    sequence.q_begin = 0;
+    return StorePanels<kDomain, C>(PartialArgs(), sequence, only_suspects);
+  }
+
+  template <Domain kDomain, typename Out>
+  bool StorePanels(const ForwardArgs& args, const Sequence& sequence, bool only_suspects) {
     bool suspects = false;
+    const TileRows<Panel> rows(args, tile_, sequence);
     const int64_t o_stride = Unit::OutRows(args_.head_dim_v) * Panel::kRows;
-    for (int64_t panel = 0; panel < rows_.num_panels(); ++panel) {
+    for (int64_t panel = 0; panel < rows.num_panels(); ++panel) {
       const int64_t row = panel * Panel::kRows;
       const RowSums<C> sums{scratch_.m + row, scratch_.l + row, ExactL(row), scratch_.scale[0],
                             scratch_.suspect + row};
-      const PanelStore<T, Panel> store(args_, rows_, rows_.Range(panel), sums);
-      if (!only_suspects) store.MarkSuspects();
-      store.Finish(kDomain == Domain::kExact ? 1.0 : kLn2);
-      store.StoreOut(scratch_.o + panel * o_stride, only_suspects);
-      store.StoreLse(only_suspects);
-      suspects = suspects || store.AnySuspect();
+      const PanelStore<Out, Panel> store(args, rows, panel, sums);
+      const double unit = kDomain == Domain::kExact ? 1.0 : kLn2;
+      const bool any = store.Store(unit, scratch_.o + panel * o_stride, only_suspects);
+      suspects = suspects || any;
     }
     return suspects;
+  }
+
+  // The call whose outputs are those of the tile's split; sinks join when splits are merged.
+  ForwardArgs PartialArgs() const {
+    ForwardArgs args = args_;
+    const Partial partial = Partial::Of<C>(args_, sequence_.seqlen_q, tile_.partial);
+    args.out = partial.out;
+    args.lse = partial.lse;
+    args.out_strides = partial.out_strides;
+    args.lse_strides = partial.lse_strides;
+    args.sinks = {};
+    return args;
   }
 
   const ForwardArgs& args_;
@@ -290,8 +314,9 @@ class FlashTile {
   const FlashBlocks blocks_;
   FlashScratch<Panel> scratch_;
   Unit unit_;
-  const Source k_;
-  const Source v_;
+  const Tile& tile_;
+  const KvRows<T> k_;
+  const KvRows<T> v_;
 };
 
 template <class Unit>
@@ -300,19 +325,19 @@ TilePlan PlanFlash(const ForwardArgs& args) {
   plan.block_rows = Unit::Blocks(args).block_q;
   plan.row_granule = Unit::Panel::kRows;
   const int64_t rows = std::min(plan.block_rows, args.seqlen_q * args.group());
-  plan.scratch_bytes = FlashTile<Unit, StridedRows<typename Unit::T>>::ScratchBytes(args, rows);
+  plan.scratch_bytes = FlashTile<Unit>::ScratchBytes(args, rows);
   return plan;
 }
 
 template <class Unit>
 void RunFlash(const ForwardArgs& args, const Tile& tile, void* scratch) {
   [[maybe_unused]] const typename Unit::Session session;
-  FlashTile<Unit, StridedRows<typename Unit::T>>(args, tile, Carver(scratch)).Run();
+  FlashTile<Unit>(args, tile, Carver(scratch)).Run();
 }
 
 template <class Unit>
 ForwardEntry FlashEntry() {
-  return {&PlanFlash<Unit>, &RunFlash<Unit>, Unit::kName};
+  return {&PlanFlash<Unit>, &RunFlash<Unit>, Unit::kName, {}};
 }
 
 }  // namespace HWY_NAMESPACE

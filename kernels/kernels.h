@@ -9,6 +9,16 @@
 
 namespace flashlane::kernels {
 
+// For sequences of few rows (KeySplits). scratch_bytes: of a tile of that many kv heads. run: as
+// ForwardEntry's, for tiles with all rows of one or more kv heads. merge: out and lse from the
+// partial results of all splits, the same bits whoever calls it.
+struct StreamEntry {
+  size_t (*scratch_bytes)(const ForwardArgs& args, int64_t num_kv_heads) = nullptr;
+  void (*run)(const ForwardArgs& args, const Tile& tile, void* scratch) = nullptr;
+  void (*merge)(const ForwardArgs& args, const SplitResults& splits) = nullptr;
+  size_t element_bytes = 0;  // of partial results
+};
+
 // plan: block sizes and scratch for these shapes. run: computes the tile's rows of out and lse;
 // writes nothing else, allocates nothing, is safe to call from several threads at once with
 // separate scratch.
@@ -16,6 +26,7 @@ struct ForwardEntry {
   TilePlan (*plan)(const ForwardArgs& args) = nullptr;
   void (*run)(const ForwardArgs& args, const Tile& tile, void* scratch) = nullptr;
   const char* unit = "";  // what multiplies: "fma", "bf16 dot", "amx"; "scalar"
+  StreamEntry streams;    // nulls where the kernel neither streams nor splits keys
 };
 
 // Merges rows [row_begin, row_end).
@@ -34,6 +45,10 @@ int64_t AmxTargets();
 template <typename T>
 ForwardEntry AttentionFlash(int64_t target);
 ForwardEntry AttentionFlashAmx(int64_t target);  // of bf16
+
+// The streams of AttentionFlash.
+template <typename T>
+StreamEntry AttentionStream(int64_t target);
 
 // The scalar oracle; T is float, double, hwy::bfloat16_t or hwy::float16_t. Same on every target.
 template <typename T>

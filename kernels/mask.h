@@ -25,14 +25,21 @@ struct SequenceMask {
   int64_t q_start = 0;
   int64_t window_left = kUnlimited;
   int64_t window_right = kUnlimited;
+  bool clamps_positions = false;
 
   static SequenceMask Of(const ForwardArgs& args, const Sequence& sequence) {
-    return {sequence.k_len, sequence.q_start, args.window_left, args.window_right};
+    return {sequence.k_len, sequence.q_start, args.window_left, args.window_right,
+            args.clamps_positions};
+  }
+
+  // Where query i stands among the keys.
+  int64_t Position(int64_t i) const {
+    return clamps_positions ? std::max<int64_t>(q_start + i, 0) : q_start + i;
   }
 
   // Keys that query i may see.
   KeyRange Visible(int64_t i) const {
-    const int64_t position = q_start + i;
+    const int64_t position = Position(i);
     const int64_t first = window_left == kUnlimited ? 0 : SaturatingAdd(position, -window_left);
     const int64_t last =
         window_right == kUnlimited ? kUnlimited : SaturatingAdd(position, window_right);

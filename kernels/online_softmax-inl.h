@@ -45,8 +45,8 @@ struct ScoreTerms {
   C softcap;                       // 0 = off
   C scale_by_softcap;              // scale / softcap, finite
   const C* slopes = nullptr;       // [kRows], null = no ALiBi
-  const C* row_offsets = nullptr;  // [kRows]: position of the row minus that of the panel's first
-  C first_key = 0;                 // position of the first key minus that of the first row
+  const C* row_offsets = nullptr;  // [kRows]: positions of the rows
+  C first_key = 0;                 // position of the first key, relative to the same key
   const C* additive = nullptr;     // [keys][kRows]: bias, -inf where masked; null = none
 };
 

@@ -40,6 +40,7 @@ struct PanelStep {
   PanelRange range;
   KeyRange keys;
   KeyRange span;  // keys, out to whole steps of the unit; what lies beyond keys is hidden
+  int64_t chunk;  // where the chunk that keys lie in begins
   bool select;    // v holds a NaN or an infinity: hidden keys must be left out, not multiplied by 0
 };
 
@@ -116,6 +117,8 @@ class TileRows {
   }
 
   int64_t q_start() const { return mask_.q_start; }
+  // Where row r stands among the keys.
+  int64_t Position(int64_t r) const { return mask_.Position(Query(r)); }
   bool SeesAKey(int64_t r) const { return !mask_.Visible(Query(r)).empty(); }
 
   // Query and query head of row r.
@@ -131,7 +134,9 @@ class TileRows {
 
   // Index of key 0 in row r of bias or mask.
   int64_t ScoreOffset(const ScoreOperand& operand, int64_t r) const {
-    return tile_.batch * operand.batch + Head(r) * operand.head + Query(r) * operand.row;
+    const int64_t first_key = args_.mask_from_q_start ? mask_.q_start : 0;
+    return tile_.batch * operand.batch + Head(r) * operand.head + Query(r) * operand.row -
+           first_key * operand.col;
   }
 
  private:

@@ -43,9 +43,23 @@ class PanelStore {
  public:
   using C = typename Panel::C;
 
-  PanelStore(const ForwardArgs& args, const TileRows<Panel>& rows, const PanelRange& range,
+  PanelStore(const ForwardArgs& args, const TileRows<Panel>& rows, int64_t panel,
              const RowSums<C>& sums)
-      : args_(args), rows_(rows), range_(range), sums_(sums) {}
+      : args_(args), rows_(rows), range_(rows.Range(panel)), sums_(sums) {}
+
+  // Stores out and lse of all rows, or of the suspects only. `unit`: natural units in one of the
+  // domain's. Returns whether any row is suspect.
+  bool Store(double unit, const C* o, bool only_suspects) const {
+    if (!only_suspects) MarkSuspects();
+    Finish(unit);
+    StoreOut(o, only_suspects);
+    StoreLse(only_suspects);
+    return AnySuspect();
+  }
+
+ private:
+  static constexpr int64_t kRows = Panel::kRows;
+  static constexpr int64_t kLanes = Panel::kLanes;
 
   // Marks rows that see keys yet have no finite maximum and positive sum.
   void MarkSuspects() const {
@@ -135,10 +149,6 @@ class PanelStore {
     }
   }
 
- private:
-  static constexpr int64_t kRows = Panel::kRows;
-  static constexpr int64_t kLanes = Panel::kLanes;
-
   bool Skips(int64_t lane, bool only_suspects) const {
     return only_suspects && sums_.suspect[lane] == 0;
   }
@@ -148,12 +158,14 @@ class PanelStore {
   }
 
   // One vector of a row of O^T. There is one NaN only: which of several a sum keeps is up to the
-  // order of operands, and bits may not depend on that.
+  // order of operands, and bits may not depend on that. There is one zero only, too: a sum that
+  // underflowed to -0 turns into 0 when a key that only a neighbour sees adds 0 * v.
   HWY_INLINE hn::Vec<Tag<C>> Normalised(const C* o_row, int64_t lane) const {
     const Tag<C> d;
     const auto l = hn::Load(d, sums_.l + lane);
     const auto o = hn::Mul(hn::Load(d, o_row + lane), hn::Load(d, sums_.scale + lane));
-    const auto out = hn::IfThenZeroElse(hn::Eq(l, hn::Zero(d)), hn::Div(o, l));
+    const auto empty = hn::Or(hn::Eq(l, hn::Zero(d)), hn::Eq(o, hn::Zero(d)));
+    const auto out = hn::IfThenZeroElse(empty, hn::Div(o, l));
     const auto nan = hn::Set(d, std::numeric_limits<C>::quiet_NaN());
     return hn::IfThenElse(hn::IsNaN(out), nan, out);
   }

@@ -40,7 +40,7 @@ class PanelTerms {
     terms.softcap = static_cast<C>(args_.softcap);
     if (args_.alibi_slopes.data != nullptr) FillAlibi(work, &terms);
     if (args_.bias.data != nullptr || args_.mask.data != nullptr) {
-      PanelGather<T, Panel>(args_, rows_, work.range, work.keys).Fill(scratch_.additive);
+      FillAdditive(work);
       terms.additive = scratch_.additive;
     }
     return terms;
@@ -49,19 +49,32 @@ class PanelTerms {
  private:
   static constexpr int64_t kRows = Panel::kRows;
 
+  // Positions relative to the chunk, which is the same whatever tile a row lies in: where they are
+  // beyond the digits of C, their rounding must be, too.
   void FillAlibi(const PanelStep& work, ScoreTerms<C>* terms) const {
-    const int64_t first_query = rows_.Query(work.range.begin);
     std::fill(scratch_.lane_a, scratch_.lane_a + kRows, C{0});
     std::fill(scratch_.lane_b, scratch_.lane_b + kRows, C{0});
     for (int64_t r = work.range.begin; r < work.range.end; ++r) {
       const int64_t lane = r - work.range.begin;
       scratch_.lane_a[lane] =
           LoadOperand<T>(args_.alibi_slopes, rows_.Head(r) * args_.alibi_slopes.stride);
-      scratch_.lane_b[lane] = static_cast<C>(rows_.Query(r) - first_query);
+      scratch_.lane_b[lane] = static_cast<C>(rows_.Position(r) - work.chunk);
     }
     terms->slopes = scratch_.lane_a;
     terms->row_offsets = scratch_.lane_b;
-    terms->first_key = static_cast<C>(work.keys.begin - (rows_.q_start() + first_query));
+    terms->first_key = static_cast<C>(work.keys.begin - work.chunk);
+  }
+
+  void FillAdditive(const PanelStep& work) const {
+    if (!args_.mask_from_q_start) {
+      return PanelGather<T, Panel>(args_, rows_, work.range, work.keys).Fill(scratch_.additive);
+    }
+    // A mask over the last keys only, and no bias.
+    const int64_t first = std::clamp(rows_.q_start(), work.keys.begin, work.keys.end);
+    C* const masked = scratch_.additive + (first - work.keys.begin) * kRows;
+    std::fill(scratch_.additive, masked, C{0});
+    if (first == work.keys.end) return;
+    PanelGather<T, Panel>(args_, rows_, work.range, {first, work.keys.end}).Fill(masked);
   }
 
   const ForwardArgs& args_;

@@ -51,7 +51,8 @@ inline constexpr bool kHasF16Conversion = false;
 #else
 #define FLASHLANE_HAS_PAIRS 0
 #endif
-inline constexpr bool kPairsAreFast = FLASHLANE_HAS_PAIRS && HWY_TARGET != HWY_AVX3_SPR;
+// On other targets nobody has measured it.
+inline constexpr bool kPairsAreFast = FLASHLANE_HAS_PAIRS && HWY_TARGET == HWY_AVX3_ZEN4;
 // Instructions for 2^x on whole vectors.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 inline constexpr bool kHasScaleByPower = true;

@@ -16,6 +16,7 @@
 #include "kernels/block_sizes.h"
 #include "kernels/convert-inl.h"
 #include "kernels/flash_scratch.h"
+#include "kernels/kv_source.h"
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
 #include "kernels/panel_rows-inl.h"
@@ -78,7 +79,7 @@ class FmaUnit {
   FmaUnit(const ForwardArgs& args, const FlashBlocks& blocks, int64_t num_panels, Carver* carver)
       : head_dim_(args.head_dim), head_dim_v_(args.head_dim_v) {
     q_ = carver->Take<C>(num_panels * Panel::kRows * head_dim_);
-    if (kPromotes<T>) {
+    if (kPromotes<T> || args.block_table.data != nullptr) {
       promoted_k_ = carver->Take<C>(blocks.block_k * head_dim_);
       promoted_v_ = carver->Take<C>(blocks.block_k * head_dim_v_);
     }
@@ -91,8 +92,8 @@ class FmaUnit {
 
   // Makes keys [step.begin, step.end) ready for the products. Returns whether their values hold a
   // NaN or an infinity.
-  template <class Source>
-  bool LoadBlock(const Source& k, const Source& v, const KeyRange& step, int64_t block_begin) {
+  bool LoadBlock(const KvRows<T>& k, const KvRows<T>& v, const KeyRange& step,
+                 int64_t block_begin) {
     block_begin_ = block_begin;
     first_key_ = step.begin;
     k_ = PromoteRows<T>(k, step.begin, step.end, head_dim_, promoted_k_);
@@ -123,8 +124,8 @@ class FmaUnit {
   }
 
   // The same where V holds a NaN or an infinity; `hidden`: the scores of these keys.
-  template <size_t kVecs, class Source>
-  void AddValuesSelecting(const Source& /*v*/, const KeyRange& span, Accumulate accumulate,
+  template <size_t kVecs>
+  void AddValuesSelecting(const KvRows<T>& /*v*/, const KeyRange& span, Accumulate accumulate,
                           const C* scale, const C* hidden, C* o) const {
     MultiplyPanelSelecting<kVecs>(ValueProduct(span, scale, o), hidden, head_dim_v_, accumulate);
   }

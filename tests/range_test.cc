@@ -23,6 +23,25 @@ class RangeTest : public RunTest {
  protected:
   Problem Make(const ProblemSpec& spec) const { return Problem(spec, GetParam().dtype); }
   Result Run(const Problem& problem) const { return problem.Run(GetParam().Options()); }
+  // Whether `count` queries from `first` on give, in a call of their own, the bits they have in
+  // `all`; of a problem with one head.
+  bool SameRows(const Problem& problem, const Result& all, int64_t first, int64_t count) const {
+    ProblemSpec spec = problem.spec();
+    spec.seqlen_q = count;
+    spec.params.q_start = spec.params.q_start.value + first;
+    Problem alone = Make(spec);
+    alone.k = problem.k;
+    alone.v = problem.v;
+    alone.alibi_slopes = problem.alibi_slopes;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t d = 0; d < spec.head_dim; ++d) {
+        alone.q.Set({0, 0, i, d}, problem.q.At({0, 0, first + i, d}));
+      }
+    }
+    const Result result = Run(alone);
+    const double* want = all.out.data() + first * spec.head_dim_v;
+    return std::memcmp(result.out.data(), want, result.out.size() * sizeof(double)) == 0;
+  }
   void ExpectTrue(const Problem& problem) const {
     EXPECT_TRUE(Agrees(ReferenceOf(problem), Run(problem))) << problem.spec().ToString();
   }
@@ -156,18 +175,42 @@ TEST_P(RangeTest, BitsDoNotDependOnTheCutBesideANan) {
   const Result one = problem.Run(GetParam().Options(1));
   const Result two = problem.Run(GetParam().Options(2));
   EXPECT_EQ(one.bits, two.bits);
-  // Each row as a call of its own tile.
-  for (int64_t i = 0; i < 100; i += 33) {
-    ProblemSpec row_spec = spec;
-    row_spec.seqlen_q = 1;
-    row_spec.params.q_start = i;
-    Problem alone = Make(row_spec);
-    alone.k = problem.k;
-    alone.v = problem.v;
-    for (int64_t d = 0; d < 3; ++d) alone.q.Set({0, 0, 0, d}, problem.q.At({0, 0, i, d}));
-    const Result result = Run(alone);
-    for (int64_t d = 0; d < 3; ++d) EXPECT_EQ(result.out[d], one.out[i * 3 + d]) << i;
+  // Some rows as a call of their own; nine, because eight and fewer stream.
+  for (int64_t i = 0; i < 100; i += 33) EXPECT_TRUE(SameRows(problem, one, i, 9)) << i;
+}
+
+// A key that only a neighbour sees is added to the row as 0 * v: a sum that had underflowed to -0
+// must not become +0 by that.
+TEST_P(RangeTest, TheSignOfAZeroDoesNotDependOnTheCut) {
+  ProblemSpec spec = Spec(2, 3, 1);
+  spec.params.causal = true;
+  spec.params.q_start = 1;
+  spec.params.softmax_scale = 0.5;
+  // One for types whose products keep denormals, one for those that flush them.
+  const double keys[2][3] = {{0.0, -3.0, 0.0}, {-3.0, 0.0, 0.0}};
+  const double values[2][3] = {{0.0, -1e-45, 1.0}, {-1.2e-38, 0.0, 1.0}};
+  for (int test = 0; test < 2; ++test) {
+    Problem problem = Make(spec);
+    for (int64_t i = 0; i < 2; ++i) problem.q.Set({0, 0, i, 0}, 1.0);
+    for (int64_t j = 0; j < 3; ++j) {
+      problem.k.Set({0, 0, j, 0}, keys[test][j]);
+      problem.v.Set({0, 0, j, 0}, values[test][j]);
+    }
+    EXPECT_TRUE(SameRows(problem, Run(problem), 0, 1)) << test;
   }
+}
+
+// Beyond 2^24 a position is no number of F32, and what it is rounded to must not depend on the
+// tile.
+TEST_P(RangeTest, AlibiFarFromTheKeysDoesNotDependOnTheCut) {
+  constexpr int64_t kFar = (int64_t{1} << 24) + 5;
+  ProblemSpec spec = Spec(40, 63, 1);
+  spec.params.q_start = kFar;
+  spec.alibi = true;
+  Problem problem = Make(spec);
+  problem.alibi_slopes.Set({0}, 0.5);
+  const Result together = Run(problem);
+  for (int64_t i = 0; i < 40; ++i) EXPECT_TRUE(SameRows(problem, together, i, 1)) << i;
 }
 
 FLASHLANE_INSTANTIATE_RUNS(RangeTest, AllRuns());

@@ -1,0 +1,70 @@
+// Decode and the merging of split keys on every vector target: stream-inl.h and merge_splits-inl.h,
+// dispatched.
+
+#include <cstdint>
+#include <iterator>
+
+#include "kernels/kernels.h"
+#include "kernels/simd_config.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention_stream.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep; must come before highway.h and *-inl.h
+
+#include "hwy/highway.h"
+#include "kernels/merge_splits-inl.h"
+#include "kernels/stream-inl.h"
+#include "kernels/stream_fma-inl.h"
+#include "kernels/stream_pairs-inl.h"
+#include "kernels/tile_matmul-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+template <class Unit>
+StreamEntry EntryOf() {
+  return {&StreamTile<Unit>::ScratchBytes, &RunStream<Unit>, &MergeSplits<typename Unit::T>,
+          sizeof(typename Unit::C)};
+}
+
+StreamEntry StreamF32() { return EntryOf<FmaStream<float>>(); }
+StreamEntry StreamF64() { return EntryOf<FmaStream<double>>(); }
+#if FLASHLANE_HAS_PAIRS
+StreamEntry StreamBF16() { return EntryOf<PairStream>(); }
+#else
+StreamEntry StreamBF16() { return EntryOf<FmaStream<hwy::bfloat16_t>>(); }
+#endif
+StreamEntry StreamF16() { return EntryOf<FmaStream<hwy::float16_t>>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashlane::kernels {
+
+HWY_EXPORT(StreamF32);
+HWY_EXPORT(StreamF64);
+HWY_EXPORT(StreamBF16);
+HWY_EXPORT(StreamF16);
+
+template <>
+StreamEntry AttentionStream<float>(int64_t target) {
+  return FLASHLANE_DISPATCH(StreamF32, target)();
+}
+template <>
+StreamEntry AttentionStream<double>(int64_t target) {
+  return FLASHLANE_DISPATCH(StreamF64, target)();
+}
+template <>
+StreamEntry AttentionStream<hwy::bfloat16_t>(int64_t target) {
+  return FLASHLANE_DISPATCH(StreamBF16, target)();
+}
+template <>
+StreamEntry AttentionStream<hwy::float16_t>(int64_t target) {
+  return FLASHLANE_DISPATCH(StreamF16, target)();
+}
+
+}  // namespace flashlane::kernels
+#endif  // HWY_ONCE
