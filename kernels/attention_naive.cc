@@ -66,11 +66,13 @@ struct Row {
 template <typename T, typename Acc>
 class RowOracle {
  public:
-  RowOracle(const ForwardArgs& args, const Sequence& sequence, Row row, Acc* scores)
+  // `scratch` holds seqlen_k scores and head_dim_v sums.
+  RowOracle(const ForwardArgs& args, const Sequence& sequence, Row row, Acc* scratch)
       : args_(args),
         sequence_(sequence),
         row_(row),
-        scores_(scores),
+        scores_(scratch),
+        sums_(scratch + args.seqlen_k),
         k_len_(sequence.k_len),
         position_(args.clamps_positions ? std::max<int64_t>(sequence.q_start + row.i, 0)
                                         : sequence.q_start + row.i) {}
@@ -191,14 +193,17 @@ class RowOracle {
     T* out = static_cast<T*>(args_.out) + row_.batch * args_.out_strides.batch +
              row_.head * args_.out_strides.head +
              (sequence_.q_begin + row_.i) * args_.out_strides.row;
+    std::fill_n(sums_, args_.head_dim_v, Acc{});
     const bool empty = static_cast<double>(sum) == 0.0;
-    for (int64_t d = 0; d < args_.head_dim_v; ++d) {
-      Acc acc{};
-      for (int64_t j = 0; j < k_len_ && !empty; ++j) {
-        if (IsHidden(j)) continue;  // contributes nothing, whatever bytes its value holds
-        acc = acc + scores_[j] * To<T, Acc>(KeyRow(args_.v, args_.v_strides, j)[d]);
+    for (int64_t j = 0; j < k_len_ && !empty; ++j) {
+      if (IsHidden(j)) continue;  // contributes nothing, whatever bytes its value holds
+      const T* v = KeyRow(args_.v, args_.v_strides, j);
+      for (int64_t d = 0; d < args_.head_dim_v; ++d) {
+        sums_[d] = sums_[d] + scores_[j] * To<T, Acc>(v[d]);
       }
-      out[d] = FromDouble<T>(empty ? 0.0 : OneNan(static_cast<double>(acc / sum)));
+    }
+    for (int64_t d = 0; d < args_.head_dim_v; ++d) {
+      out[d] = FromDouble<T>(empty ? 0.0 : OneNan(static_cast<double>(sums_[d] / sum)));
     }
   }
 
@@ -216,6 +221,7 @@ class RowOracle {
   const Sequence& sequence_;
   const Row row_;
   Acc* const scores_;
+  Acc* const sums_;
   const int64_t k_len_;
   const int64_t position_;
   bool any_weight_ = false;
@@ -250,7 +256,7 @@ TilePlan PlanRows(const ForwardArgs& args) {
   TilePlan plan;
   plan.block_rows = 16;  // any number will do; enough rows to be worth a task
   plan.row_granule = 1;
-  plan.scratch_bytes = static_cast<size_t>(args.seqlen_k) * sizeof(double);  // one row of scores
+  plan.scratch_bytes = static_cast<size_t>(args.seqlen_k + args.head_dim_v) * sizeof(double);
   return plan;
 }
 
