@@ -17,6 +17,7 @@
 #include "dispatch/target.h"
 #include "dispatch/tile_grid.h"
 #include "dispatch/view.h"
+#include "flashlane/paged.h"
 #include "kernels/kernels.h"
 #include "threading/parallel_for.h"
 #include "threading/partition.h"
@@ -143,12 +144,13 @@ void LogChoice(const KernelRow& row, const Target& target, const kernels::Forwar
 }
 
 // Everything after the contract.
-Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
+Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
+           Operation operation = Operation::kForward) {
   Target target;
   if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
-  const KernelRow* row = FindKernel(options.kernel, dtype);
+  const KernelRow* row = FindKernel(options.kernel, dtype, operation);
   if (row == nullptr) {
-    return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel) +
+    return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel, operation) +
                                " is no attention kernel for dtype " + DTypeName(dtype));
   }
   if (options.accumulator > Accumulator::kF64) {
@@ -215,6 +217,14 @@ Status AttentionVarlen(const VarlenInputs& inputs, const AttentionParams& params
   return WithoutThrowing([&] {
     if (Status status = CheckVarlen(inputs, params, outputs); !status.ok()) return status;
     return Run(ResolveVarlen(inputs, params, outputs), inputs.q.dtype, options);
+  });
+}
+
+Status AttentionPaged(const PagedInputs& inputs, const AttentionParams& params,
+                      const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
+  return WithoutThrowing([&] {
+    if (Status status = CheckPaged(inputs, params, outputs); !status.ok()) return status;
+    return Run(ResolvePaged(inputs, params, outputs), inputs.q.dtype, options, Operation::kPaged);
   });
 }
 

@@ -4,6 +4,7 @@
 #define FLASHLANE_DISPATCH_CONTRACT_H_
 
 #include "flashlane/attention.h"
+#include "flashlane/paged.h"
 #include "kernels/args.h"
 
 namespace flashlane {
@@ -21,6 +22,12 @@ Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
                    const AttentionOutputs& outputs);
 kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,
                                    const AttentionOutputs& outputs);
+
+// Every rule of flashlane/paged.h, entries of the block table within the live lengths included.
+Status CheckPaged(const PagedInputs& inputs, const AttentionParams& params,
+                  const AttentionOutputs& outputs);
+kernels::ForwardArgs ResolvePaged(const PagedInputs& inputs, const AttentionParams& params,
+                                  const AttentionOutputs& outputs);
 
 Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
                   const AttentionOutputs& outputs);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "dispatch/contract.h"
+#include "dispatch/contract_rules.h"
 #include "dispatch/view.h"
 
 namespace flashlane {
@@ -32,10 +33,7 @@ bool SameView(const ConstTensorView& x, const ConstTensorView& y) {
 Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
                   const AttentionOutputs& outputs) {
   const NamedView model{"out_a", a.out};
-  if (!IsAttentionDType(a.out.dtype)) {
-    return Invalid("out_a", std::string("dtype ") + DTypeName(a.out.dtype) +
-                                " is not one of F32, F64, BF16, F16");
-  }
+  if (Status s = CheckAttentionDType(model); !s.ok()) return s;
   const DType lse_dtype = a.out.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   for (const NamedView& operand : {model, NamedView{"out_b", b.out}}) {
     if (Status s = CheckView(operand, 4, Inner::kUnit); !s.ok()) return s;

@@ -1,36 +1,15 @@
 // The rules and the resolution of packed batches: the tensors are those of one long sequence
 // [1, heads, total, width], and cu_seqlens says which rows belong together.
 
-#include <algorithm>
 #include <string>
 
 #include "dispatch/contract.h"
+#include "dispatch/contract_rules.h"
 #include "dispatch/sequence_values.h"
 #include "dispatch/view.h"
 
 namespace flashlane {
 namespace {
-
-// [total, heads, width] as [1, heads, total, width]; [heads, total] as [1, heads, total].
-template <typename View>
-View WithBatch(const View& view) {
-  View out = view;
-  if (!view.present()) return out;
-  out.rank = view.rank + 1;
-  out.shape[0] = 1;
-  out.strides[0] = 0;
-  const int heads = view.rank == 3 ? 1 : 0;
-  const int total = 1 - heads;
-  out.shape[1] = view.shape[heads];
-  out.strides[1] = view.strides[heads];
-  out.shape[2] = view.shape[total];
-  out.strides[2] = view.strides[total];
-  if (view.rank == 3) {
-    out.shape[3] = view.shape[2];
-    out.strides[3] = view.strides[2];
-  }
-  return out;
-}
 
 AttentionInputs OneSequence(const VarlenInputs& inputs) {
   AttentionInputs one;
@@ -42,31 +21,7 @@ AttentionInputs OneSequence(const VarlenInputs& inputs) {
   return one;
 }
 
-AttentionOutputs OneSequence(const AttentionOutputs& outputs) {
-  AttentionOutputs one;
-  one.out = WithBatch(outputs.out);
-  one.lse = WithBatch(outputs.lse);
-  return one;
-}
-
 int64_t NumSequences(const VarlenInputs& inputs) { return inputs.cu_seqlens_q.shape[0] - 1; }
-
-// 0 = cu[0] <= cu[1] <= ... <= cu[B] <= total.
-Status CheckCuSeqlens(const NamedView& operand, int64_t num_sequences, int64_t total) {
-  if (Status s = CheckSequenceValues(operand, num_sequences + 1, {0, total}); !s.ok()) return s;
-  const kernels::SequenceValues values = SequenceValuesOf(operand.view, 0);
-  if (values.At(0) != 0) {
-    return Invalid(operand.name, "value " + std::to_string(values.At(0)) + " at 0 is not 0");
-  }
-  for (int64_t b = 0; b < num_sequences; ++b) {
-    if (values.At(b + 1) < values.At(b)) {
-      return Invalid(operand.name, "value " + std::to_string(values.At(b + 1)) + " at " +
-                                       std::to_string(b + 1) + " is below the one before it, " +
-                                       std::to_string(values.At(b)));
-    }
-  }
-  return {};
-}
 
 Status CheckVarlenLengths(const VarlenInputs& inputs, const AttentionParams& params) {
   const int64_t count = NumSequences(inputs);
@@ -96,14 +51,6 @@ Status CheckVarlenLengths(const VarlenInputs& inputs, const AttentionParams& par
   return CheckSequenceValues({"q_start", inputs.q_start}, count, {-kMaxPosition, kMaxPosition});
 }
 
-int64_t LongestOf(const kernels::SequenceValues& cu_seqlens, int64_t count) {
-  int64_t longest = 0;
-  for (int64_t b = 0; b < count; ++b) {
-    longest = std::max(longest, cu_seqlens.At(b + 1) - cu_seqlens.At(b));
-  }
-  return longest;
-}
-
 }  // namespace
 
 Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
@@ -115,7 +62,7 @@ Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
   if (outputs.lse.present()) {
     if (Status s = CheckView({"lse", outputs.lse}, 2, Inner::kAny); !s.ok()) return s;
   }
-  if (Status s = CheckForward(OneSequence(inputs), params, OneSequence(outputs)); !s.ok()) return s;
+  if (Status s = CheckForward(OneSequence(inputs), params, PackedAsOne(outputs)); !s.ok()) return s;
   const NamedView cu_seqlens_q{"cu_seqlens_q", inputs.cu_seqlens_q};
   if (Status s = CheckView(cu_seqlens_q, 1, Inner::kAny); !s.ok()) return s;
   const int64_t count = NumSequences(inputs);
@@ -133,7 +80,7 @@ Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
 
 kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,
                                    const AttentionOutputs& outputs) {
-  kernels::ForwardArgs args = ResolveForward(OneSequence(inputs), params, OneSequence(outputs));
+  kernels::ForwardArgs args = ResolveForward(OneSequence(inputs), params, PackedAsOne(outputs));
   args.batch = NumSequences(inputs);
   args.cu_seqlens_q = SequenceValuesOf(inputs.cu_seqlens_q, 0);
   args.cu_seqlens_k = SequenceValuesOf(inputs.cu_seqlens_k, 0);

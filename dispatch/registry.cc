@@ -15,18 +15,49 @@ kernels::ForwardEntry Naive(int64_t /*target*/) {
 
 template <typename T>
 constexpr KernelRow FlashRow(DType dtype) {
-  return {"attention_flash", &kernels::AttentionFlash<T>, nullptr, Kernel::kFlash, dtype, true};
+  return {.name = "attention_flash",
+          .operation = Operation::kForward,
+          .kernel = Kernel::kFlash,
+          .dtype = dtype,
+          .forward = &kernels::AttentionFlash<T>,
+          .vectorised = true};
 }
 template <typename T>
 constexpr KernelRow NaiveRow(DType dtype) {
-  return {"attention_naive", &Naive<T>, nullptr, Kernel::kNaive, dtype, false};
-}
-template <typename T>
-constexpr KernelRow MergeRow(DType dtype) {
-  return {"merge_states", nullptr, &kernels::MergeStates<T>, Kernel(), dtype, true};
+  return {.name = "attention_naive",
+          .operation = Operation::kForward,
+          .kernel = Kernel::kNaive,
+          .dtype = dtype,
+          .forward = &Naive<T>};
 }
 
-// Forward kernels first.
+// The same entries: the arguments say where keys and values lie.
+template <typename T>
+constexpr KernelRow PagedRow(DType dtype) {
+  KernelRow row = FlashRow<T>(dtype);
+  row.name = "attention_paged";
+  row.operation = Operation::kPaged;
+  return row;
+}
+template <typename T>
+constexpr KernelRow PagedNaiveRow(DType dtype) {
+  KernelRow row = NaiveRow<T>(dtype);
+  row.name = "attention_paged_naive";
+  row.operation = Operation::kPaged;
+  return row;
+}
+
+template <typename T>
+constexpr KernelRow MergeRow(DType dtype) {
+  return {.name = "merge_states",
+          .operation = Operation::kMerge,
+          .kernel = Kernel(),
+          .dtype = dtype,
+          .merge = &kernels::MergeStates<T>,
+          .vectorised = true};
+}
+
+// Rows of one operation are neighbours.
 constexpr KernelRow kRows[] = {
     FlashRow<float>(DType::kF32),
     FlashRow<double>(DType::kF64),
@@ -36,6 +67,14 @@ constexpr KernelRow kRows[] = {
     NaiveRow<double>(DType::kF64),
     NaiveRow<hwy::bfloat16_t>(DType::kBF16),
     NaiveRow<hwy::float16_t>(DType::kF16),
+    PagedRow<float>(DType::kF32),
+    PagedRow<double>(DType::kF64),
+    PagedRow<hwy::bfloat16_t>(DType::kBF16),
+    PagedRow<hwy::float16_t>(DType::kF16),
+    PagedNaiveRow<float>(DType::kF32),
+    PagedNaiveRow<double>(DType::kF64),
+    PagedNaiveRow<hwy::bfloat16_t>(DType::kBF16),
+    PagedNaiveRow<hwy::float16_t>(DType::kF16),
     MergeRow<float>(DType::kF32),
     MergeRow<double>(DType::kF64),
     MergeRow<hwy::bfloat16_t>(DType::kBF16),
@@ -46,28 +85,23 @@ constexpr KernelRow kRows[] = {
 
 std::span<const KernelRow> Registry() { return kRows; }
 
-std::span<const KernelRow> ForwardKernels() {
-  const auto end = std::find_if(std::begin(kRows), std::end(kRows),
-                                [](const KernelRow& row) { return row.forward == nullptr; });
-  return {std::begin(kRows), end};
+std::span<const KernelRow> KernelsOf(Operation operation) {
+  const auto is_one = [operation](const KernelRow& row) { return row.operation == operation; };
+  const auto begin = std::find_if(std::begin(kRows), std::end(kRows), is_one);
+  return {begin, std::find_if_not(begin, std::end(kRows), is_one)};
 }
 
-const KernelRow* FindKernel(Kernel kernel, DType dtype) {
-  for (const KernelRow& row : ForwardKernels()) {
+const KernelRow* FindKernel(Kernel kernel, DType dtype, Operation operation) {
+  for (const KernelRow& row : KernelsOf(operation)) {
     if (row.kernel == kernel && row.dtype == dtype) return &row;
   }
   return nullptr;
 }
 
-const KernelRow* FindMerge(DType dtype) {
-  for (const KernelRow& row : kRows) {
-    if (row.merge != nullptr && row.dtype == dtype) return &row;
-  }
-  return nullptr;
-}
+const KernelRow* FindMerge(DType dtype) { return FindKernel(Kernel(), dtype, Operation::kMerge); }
 
-const char* KernelName(Kernel kernel) {
-  for (const KernelRow& row : ForwardKernels()) {
+const char* KernelName(Kernel kernel, Operation operation) {
+  for (const KernelRow& row : KernelsOf(operation)) {
     if (row.kernel == kernel) return row.name;
   }
   return "?";

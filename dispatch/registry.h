@@ -11,27 +11,35 @@
 
 namespace flashlane {
 
+enum class Operation : uint8_t {
+  kForward,  // Attention, AttentionVarlen
+  kPaged,    // AttentionPaged
+  kMerge,    // MergeStates
+};
+
 struct KernelRow {
   const char* name;
-  // The one that is not null says what the kernel does.
-  kernels::ForwardEntry (*forward)(int64_t target);
-  kernels::MergeEntry (*merge)(int64_t target);
-  Kernel kernel;  // of forward rows
+  Operation operation;
+  Kernel kernel;  // of kForward and kPaged
   DType dtype;
-  bool vectorised;  // the entry differs per target
+  kernels::ForwardEntry (*forward)(int64_t target) = nullptr;  // of kForward and kPaged
+  kernels::MergeEntry (*merge)(int64_t target) = nullptr;      // of kMerge
+  bool vectorised = false;                                     // the entry differs per target
 };
 
 std::span<const KernelRow> Registry();
 
-// The rows that compute attention: kernels x dtypes to compare with each other.
-std::span<const KernelRow> ForwardKernels();
+// The rows of one operation: kernels x dtypes to compare with each other.
+std::span<const KernelRow> KernelsOf(Operation operation);
+inline std::span<const KernelRow> ForwardKernels() { return KernelsOf(Operation::kForward); }
+inline std::span<const KernelRow> PagedKernels() { return KernelsOf(Operation::kPaged); }
 
-// The forward row, or the row of MergeStates; null where there is none.
-const KernelRow* FindKernel(Kernel kernel, DType dtype);
+// The row of Attention or AttentionPaged, or that of MergeStates; null where there is none.
+const KernelRow* FindKernel(Kernel kernel, DType dtype, Operation operation = Operation::kForward);
 const KernelRow* FindMerge(DType dtype);
 
 // "attention_flash" and the like; "?" for a value that is no kernel.
-const char* KernelName(Kernel kernel);
+const char* KernelName(Kernel kernel, Operation operation = Operation::kForward);
 
 }  // namespace flashlane
 

@@ -1,5 +1,6 @@
 #include "dispatch/sequence_values.h"
 
+#include <algorithm>
 #include <string>
 
 namespace flashlane {
@@ -35,10 +36,34 @@ Status CheckSequenceValues(const NamedView& operand, int64_t count, const ValueR
     if (value < range.low || value > range.high) {
       return Invalid(operand.name, "value " + std::to_string(value) + " at " + std::to_string(b) +
                                        " is not within [" + std::to_string(range.low) + ", " +
-                                       std::to_string(range.high) + "]");
+                                       std::to_string(range.high) + "]" + range.high_means);
     }
   }
   return {};
+}
+
+Status CheckCuSeqlens(const NamedView& operand, int64_t num_sequences, int64_t total) {
+  if (Status s = CheckSequenceValues(operand, num_sequences + 1, {0, total}); !s.ok()) return s;
+  const kernels::SequenceValues values = SequenceValuesOf(operand.view, 0);
+  if (values.At(0) != 0) {
+    return Invalid(operand.name, "value " + std::to_string(values.At(0)) + " at 0 is not 0");
+  }
+  for (int64_t b = 0; b < num_sequences; ++b) {
+    if (values.At(b + 1) < values.At(b)) {
+      return Invalid(operand.name, "value " + std::to_string(values.At(b + 1)) + " at " +
+                                       std::to_string(b + 1) + " is below the one before it, " +
+                                       std::to_string(values.At(b)));
+    }
+  }
+  return {};
+}
+
+int64_t LongestOf(const kernels::SequenceValues& cu_seqlens, int64_t count) {
+  int64_t longest = 0;
+  for (int64_t b = 0; b < count; ++b) {
+    longest = std::max(longest, cu_seqlens.At(b + 1) - cu_seqlens.At(b));
+  }
+  return longest;
 }
 
 }  // namespace flashlane

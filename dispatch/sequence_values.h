@@ -16,6 +16,7 @@ inline constexpr int64_t kMaxPosition = int64_t{1} << 61;
 struct ValueRange {
   int64_t low;
   int64_t high;
+  const char* high_means = "";  // completes the message: ", the keys of k"
 };
 
 // The caller's array, or `value` for every sequence where the view is absent.
@@ -23,6 +24,12 @@ kernels::SequenceValues SequenceValuesOf(const ConstTensorView& view, int64_t va
 
 // [count] integers: I32 or I64, or U32 where `low` is not negative; each within the range.
 Status CheckSequenceValues(const NamedView& operand, int64_t count, const ValueRange& range);
+
+// [num_sequences + 1] integers: 0 = cu[0] <= cu[1] <= ... <= cu[num_sequences] <= total.
+Status CheckCuSeqlens(const NamedView& operand, int64_t num_sequences, int64_t total);
+
+// The longest sequence of checked cu_seqlens.
+int64_t LongestOf(const kernels::SequenceValues& cu_seqlens, int64_t count);
 
 }  // namespace flashlane
 

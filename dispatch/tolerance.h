@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "flashlane/attention.h"
+#include "flashlane/paged.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
 
@@ -59,6 +60,11 @@ struct ForwardReference {
 Status MakeForwardReference(const AttentionInputs& inputs, const AttentionParams& params,
                             const ForwardAnswers& answers, int num_threads,
                             ForwardReference* reference);
+
+// The same for a paged call whose queries are not packed. Never reads what AttentionPaged does not.
+Status MakePagedReference(const PagedInputs& inputs, const AttentionParams& params,
+                          const ForwardAnswers& answers, int num_threads,
+                          ForwardReference* reference);
 
 struct Comparison {
   bool agrees = true;

@@ -48,6 +48,27 @@ bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
 Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
                      const NamedView& lse);
 
+// [total, heads, width] as [1, heads, total, width]; [heads, total] as [1, heads, total].
+template <typename View>
+View WithBatch(const View& view) {
+  View out = view;
+  if (!view.present()) return out;
+  out.rank = view.rank + 1;
+  out.shape[0] = 1;
+  out.strides[0] = 0;
+  const int heads = view.rank == 3 ? 1 : 0;
+  const int total = 1 - heads;
+  out.shape[1] = view.shape[heads];
+  out.strides[1] = view.strides[heads];
+  out.shape[2] = view.shape[total];
+  out.strides[2] = view.strides[total];
+  if (view.rank == 3) {
+    out.shape[3] = view.shape[2];
+    out.strides[3] = view.strides[2];
+  }
+  return out;
+}
+
 // 0 for dimensions with one element and for empty views: those strides are never used, and a caller
 // may leave anything there.
 int64_t StrideOf(const ConstTensorView& view, int dim);

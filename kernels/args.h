@@ -92,7 +92,8 @@ struct ForwardArgs {
   int64_t seqlen_q = 0;  // of the longest sequence
   int64_t seqlen_k = 0;
   // Varlen: sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]) of packed tensors whose batch
-  // stride is 0. Without data every sequence has seqlen_q queries and seqlen_k keys.
+  // stride is 0. Without data every sequence has seqlen_q queries, and seqlen_k keys unless k_len
+  // says otherwise: a paged cache has none of cu_seqlens_k.
   SequenceValues cu_seqlens_q;
   SequenceValues cu_seqlens_k;
   int64_t head_dim = 0;
@@ -136,6 +137,8 @@ struct Sequence {
     if (args.cu_seqlens_q.data != nullptr) {
       sequence.q_begin = args.cu_seqlens_q.At(batch);
       sequence.seqlen_q = args.cu_seqlens_q.At(batch + 1) - sequence.q_begin;
+    }
+    if (args.cu_seqlens_k.data != nullptr) {
       sequence.k_begin = args.cu_seqlens_k.At(batch);
       sequence.k_len = args.cu_seqlens_k.At(batch + 1) - sequence.k_begin;
     }

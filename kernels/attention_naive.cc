@@ -66,13 +66,16 @@ struct Row {
 template <typename T, typename Acc>
 class RowOracle {
  public:
-  RowOracle(const ForwardArgs& args, const Sequence& sequence, Row row, Acc* scores)
+  // `scratch` holds seqlen_k scores and head_dim_v sums.
+  RowOracle(const ForwardArgs& args, const Sequence& sequence, Row row, Acc* scratch)
       : args_(args),
         sequence_(sequence),
         row_(row),
-        scores_(scores),
+        scores_(scratch),
+        sums_(scratch + args.seqlen_k),
         k_len_(sequence.k_len),
-        position_(sequence.q_start + row.i) {}
+        position_(args.clamps_positions ? std::max<int64_t>(sequence.q_start + row.i, 0)
+                                        : sequence.q_start + row.i) {}
 
   void Compute() {
     ScoreKeys();
@@ -88,14 +91,34 @@ class RowOracle {
     return To<T, Acc>(static_cast<const T*>(operand.data)[index]);
   }
 
-  int64_t ScoreIndex(const ScoreOperand& operand, int64_t j) const {
+  int64_t ScoreIndex(const ScoreOperand& operand, int64_t column) const {
     return row_.batch * operand.batch + row_.head * operand.head + row_.i * operand.row +
-           j * operand.col;
+           column * operand.col;
   }
 
-  const T* RowOf(const void* data, const RowStrides& strides, int64_t head, int64_t row) const {
-    return static_cast<const T*>(data) + row_.batch * strides.batch + head * strides.head +
-           row * strides.row;
+  const T* QueryRow() const {
+    const RowStrides& strides = args_.q_strides;
+    return static_cast<const T*>(args_.q) + row_.batch * strides.batch + row_.head * strides.head +
+           (sequence_.q_begin + row_.i) * strides.row;
+  }
+
+  // Row j of the sequence's keys or values.
+  const T* KeyRow(const void* data, const RowStrides& strides, int64_t j) const {
+    const T* head = static_cast<const T*>(data) + row_.kv_head * strides.head;
+    const BlockTable& table = args_.block_table;
+    if (table.data == nullptr) {
+      return head + row_.batch * strides.batch + (sequence_.k_begin + j) * strides.row;
+    }
+    const int64_t block = table.data[row_.batch * table.batch + j / table.block_size * table.col];
+    return head + block * strides.batch + j % table.block_size * strides.row;
+  }
+
+  bool MaskAllows(int64_t j) const {
+    if (args_.mask.data == nullptr) return true;
+    const int64_t first_key = args_.mask_from_q_start ? sequence_.q_start : 0;
+    if (j < first_key) return true;
+    const auto* mask = static_cast<const uint8_t*>(args_.mask.data);
+    return mask[ScoreIndex(args_.mask, j - first_key)] != 0;
   }
 
   bool Visible(int64_t j) const {
@@ -105,13 +128,12 @@ class RowOracle {
     if (args_.window_right != kUnlimited && j > SaturatingAdd(position_, args_.window_right)) {
       return false;
     }
-    return args_.mask.data == nullptr ||
-           static_cast<const uint8_t*>(args_.mask.data)[ScoreIndex(args_.mask, j)] != 0;
+    return MaskAllows(j);
   }
 
   Acc Score(int64_t j) const {
-    const T* q = RowOf(args_.q, args_.q_strides, row_.head, sequence_.q_begin + row_.i);
-    const T* k = RowOf(args_.k, args_.k_strides, row_.kv_head, sequence_.k_begin + j);
+    const T* q = QueryRow();
+    const T* k = KeyRow(args_.k, args_.k_strides, j);
     Acc dot{};
     for (int64_t d = 0; d < args_.head_dim; ++d) dot = dot + To<T, Acc>(q[d]) * To<T, Acc>(k[d]);
     // The parameters stay double: a cap of 1e5 is legal for F16 and not a number of it.
@@ -171,15 +193,17 @@ class RowOracle {
     T* out = static_cast<T*>(args_.out) + row_.batch * args_.out_strides.batch +
              row_.head * args_.out_strides.head +
              (sequence_.q_begin + row_.i) * args_.out_strides.row;
-    const T* v = RowOf(args_.v, args_.v_strides, row_.kv_head, sequence_.k_begin);
+    std::fill_n(sums_, args_.head_dim_v, Acc{});
     const bool empty = static_cast<double>(sum) == 0.0;
-    for (int64_t d = 0; d < args_.head_dim_v; ++d) {
-      Acc acc{};
-      for (int64_t j = 0; j < k_len_ && !empty; ++j) {
-        if (IsHidden(j)) continue;  // contributes nothing, whatever bytes its value holds
-        acc = acc + scores_[j] * To<T, Acc>(v[j * args_.v_strides.row + d]);
+    for (int64_t j = 0; j < k_len_ && !empty; ++j) {
+      if (IsHidden(j)) continue;  // contributes nothing, whatever bytes its value holds
+      const T* v = KeyRow(args_.v, args_.v_strides, j);
+      for (int64_t d = 0; d < args_.head_dim_v; ++d) {
+        sums_[d] = sums_[d] + scores_[j] * To<T, Acc>(v[d]);
       }
-      out[d] = FromDouble<T>(empty ? 0.0 : OneNan(static_cast<double>(acc / sum)));
+    }
+    for (int64_t d = 0; d < args_.head_dim_v; ++d) {
+      out[d] = FromDouble<T>(empty ? 0.0 : OneNan(static_cast<double>(sums_[d] / sum)));
     }
   }
 
@@ -197,6 +221,7 @@ class RowOracle {
   const Sequence& sequence_;
   const Row row_;
   Acc* const scores_;
+  Acc* const sums_;
   const int64_t k_len_;
   const int64_t position_;
   bool any_weight_ = false;
@@ -231,7 +256,7 @@ TilePlan PlanRows(const ForwardArgs& args) {
   TilePlan plan;
   plan.block_rows = 16;  // any number will do; enough rows to be worth a task
   plan.row_granule = 1;
-  plan.scratch_bytes = static_cast<size_t>(args.seqlen_k) * sizeof(double);  // one row of scores
+  plan.scratch_bytes = static_cast<size_t>(args.seqlen_k + args.head_dim_v) * sizeof(double);
   return plan;
 }
 

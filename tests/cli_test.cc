@@ -229,11 +229,10 @@ TEST_F(CliTest, RunRefusesBadFlags) {
   ExpectRunRefused(input + "--k-len 34", {"k_len", "34", "[0, 33]"});
   ExpectRunRefused(input + "--k-len 3.5", {"--k-len", "is not a 64-bit integer"});
   ExpectRunRefused(input + "--q-start middle", {"--q-start", "bottom_right"});
-  ExpectRunRefused(kCases + "paged_chunk.safetensors --kernel backward",
-                   {"Unsupported", "'attention_flash_backward' is not in the registry"});
-  for (const char* kernel : {"", "--kernel naive"}) {
-    ExpectRunRefused(kCases + "paged_chunk.safetensors " + kernel,
-                     {"Unsupported", "'attention_paged' is not in the registry"});
+  for (const char* arguments : {"paged_chunk.safetensors --kernel backward",
+                                "bwd_basic.safetensors", "bwd_basic.safetensors --kernel naive"}) {
+    ExpectRunRefused(kCases + arguments,
+                     {"Unsupported", "'attention_flash_backward' is not in the registry"});
   }
   if (FindKernel(Kernel::kFlash, DType::kBF16) == nullptr) {
     ExpectRunRefused(kCases + "fwd_mqa.safetensors", {"Unsupported", "BF16"});

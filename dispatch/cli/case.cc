@@ -1,125 +1,11 @@
 #include "dispatch/cli/case.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "dispatch/cli/text.h"
-#include "dispatch/dtype.h"
-#include "dispatch/view.h"
 
 namespace flashlane::cli {
-namespace {
-
-Status TensorError(const Case& in, const std::string& name, const std::string& rest) {
-  return Status::InvalidArgument(Quoted(in.path) + ": tensor " + Quoted(name) + ": " + rest);
-}
-
-std::string ShapeOf(const StoredTensor& tensor) {
-  return ShapeText(tensor.shape.data(), static_cast<int>(tensor.shape.size()));
-}
-
-// The view of a stored tensor; absent (rank 0) if the file does not have it.
-Status ViewOf(const Case& in, const std::string& name, TensorView* view) {
-  *view = {};
-  const auto found = in.file.tensors.find(name);
-  if (found == in.file.tensors.end()) return {};
-  const StoredTensor& tensor = found->second;
-  const std::size_t rank = tensor.shape.size();
-  if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
-    return TensorError(in, name, "shape " + ShapeOf(tensor) + " must have 1 to 4 dimensions");
-  }
-  // Python writes boolean masks as either.
-  const bool byte_mask = name == "mask" && tensor.dtype == "U8";
-  const std::optional<DType> dtype = byte_mask ? DType::kBool : ParseDType(tensor.dtype);
-  if (!dtype.has_value()) {
-    return TensorError(in, name, "dtype " + Quoted(tensor.dtype) + " is not supported here");
-  }
-  *view = TensorView(tensor.bytes.data(), *dtype, static_cast<int>(rank), tensor.shape.data());
-  return {};
-}
-
-// Whether two values that both stand for `n` f64 are the same; one NaN is as good as another.
-bool SameValues(const void* a, DType a_dtype, const void* b, DType b_dtype, std::int64_t n) {
-  constexpr std::int64_t kChunk = 512;
-  double a_values[kChunk];
-  double b_values[kChunk];
-  const auto* a_bytes = static_cast<const std::byte*>(a);
-  const auto* b_bytes = static_cast<const std::byte*>(b);
-  for (std::int64_t i = 0; i < n; i += kChunk) {
-    const std::int64_t count = std::min(kChunk, n - i);
-    ConvertElements(a_bytes + static_cast<std::size_t>(i) * DTypeSize(a_dtype), a_dtype, a_values,
-                    DType::kF64, count);
-    ConvertElements(b_bytes + static_cast<std::size_t>(i) * DTypeSize(b_dtype), b_dtype, b_values,
-                    DType::kF64, count);
-    const bool same = std::equal(a_values, a_values + count, b_values,
-                                 [](double x, double y) { return x == y || (x != x && y != y); });
-    if (!same) return false;
-  }
-  return true;
-}
-
-void Convert(DType dtype, ConstTensorView* view, Operands* operands) {
-  if (view->dtype == dtype) return;
-  const std::int64_t elements = NumElements(*view);
-  AlignedBytes bytes(static_cast<std::size_t>(elements) * DTypeSize(dtype));
-  ConvertElements(view->data, view->dtype, bytes.data(), dtype, elements);
-  operands->exact =
-      operands->exact && SameValues(view->data, view->dtype, bytes.data(), dtype, elements);
-  view->data = bytes.data();
-  view->dtype = dtype;
-  operands->converted.push_back(std::move(bytes));
-}
-
-struct NamedOperand {
-  const char* name;
-  ConstTensorView AttentionInputs::*view;
-  bool required;
-  bool converts;  // has an attention dtype
-};
-
-constexpr NamedOperand kOperands[] = {
-    {"q", &AttentionInputs::q, true, true},
-    {"k", &AttentionInputs::k, true, true},
-    {"v", &AttentionInputs::v, true, true},
-    {"alibi_slopes", &AttentionInputs::alibi_slopes, false, true},
-    {"bias", &AttentionInputs::bias, false, true},
-    {"sinks", &AttentionInputs::sinks, false, true},
-    {"mask", &AttentionInputs::mask, false, false},
-    {"k_len", &AttentionInputs::k_len, false, false},
-    {"q_start", &AttentionInputs::q_start, false, false},
-};
-
-Status CheckOperand(const Case& in, const NamedOperand& operand, const ConstTensorView& view) {
-  if (!view.present()) {
-    if (!operand.required) return {};
-    return Status::InvalidArgument(Quoted(in.path) + ": tensor " + Quoted(operand.name) +
-                                   " is missing");
-  }
-  if (operand.required && view.rank != 4) {
-    return TensorError(in, operand.name, "shape " + ShapeString(view) + " must have 4 dimensions");
-  }
-  if (operand.converts && !IsAttentionDType(view.dtype)) {
-    return TensorError(
-        in, operand.name,
-        std::string("dtype ") + DTypeName(view.dtype) + " is not one of F32, F64, BF16, F16");
-  }
-  return {};
-}
-
-// The bytes of a contiguous tensor; nothing where they would not fit in memory's address range.
-std::optional<std::size_t> BytesOf(const ConstTensorView& view) {
-  auto bytes = static_cast<std::int64_t>(DTypeSize(view.dtype));
-  for (int d = 0; d < view.rank; ++d) {
-    if (__builtin_mul_overflow(bytes, view.shape[d], &bytes)) return std::nullopt;
-  }
-  return static_cast<std::size_t>(bytes);
-}
-
-}  // namespace
 
 Status LoadCase(const std::string& path, const ParamTexts& flags, Case* loaded) {
   Case result;
@@ -131,73 +17,14 @@ Status LoadCase(const std::string& path, const ParamTexts& flags, Case* loaded) 
   result.kernel = kernel == result.file.metadata.end() ? kFlashName : kernel->second;
   status = ParseParams(result.file.metadata, flags, &result.params);
   if (!status.ok()) return WithContext(Quoted(path), status);
+  status = ParseBlockSize(result.file.metadata, flags, &result.block_size);
+  if (!status.ok()) return WithContext(Quoted(path), status);
   result.metadata = ApplyFlags(result.file.metadata, flags);
   // A flag holds for all sequences, whatever the file has for each.
   for (const char* name : {"k_len", "q_start"}) {
     if (flags.count(name) > 0) result.file.tensors.erase(name);
   }
   *loaded = std::move(result);
-  return {};
-}
-
-Status MakeOperands(const Case& from, std::optional<DType> dtype, Operands* operands) {
-  Operands result;
-  for (const NamedOperand& operand : kOperands) {
-    TensorView view;
-    if (Status s = ViewOf(from, operand.name, &view); !s.ok()) return s;
-    if (Status s = CheckOperand(from, operand, view); !s.ok()) return s;
-    result.inputs.*operand.view = view;
-  }
-  if (dtype.has_value()) {
-    const DType stored = result.inputs.q.dtype;
-    for (const NamedOperand& operand : kOperands) {
-      ConstTensorView* view = &(result.inputs.*operand.view);
-      const bool mixed = !operand.required && view->dtype == DType::kF32 && stored != DType::kF32;
-      if (view->present() && operand.converts && !mixed) Convert(*dtype, view, &result);
-    }
-  }
-  *operands = std::move(result);
-  return {};
-}
-
-Status MakeResults(const AttentionInputs& inputs, Results* results) {
-  const std::int64_t* q = inputs.q.shape;
-  const DType dtype = inputs.q.dtype;
-  const DType lse_dtype = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  TensorView out(nullptr, dtype, {q[0], q[1], q[2], inputs.v.shape[3]});
-  TensorView lse(nullptr, lse_dtype, {q[0], q[1], q[2]});
-  const std::optional<std::size_t> out_bytes = BytesOf(out);
-  const std::optional<std::size_t> lse_bytes = BytesOf(lse);
-  if (!out_bytes.has_value() || !lse_bytes.has_value()) {
-    return Status::InvalidArgument("tensors 'q', 'v': out would have more than 2^63 bytes");
-  }
-  results->out_bytes = AlignedBytes(*out_bytes);
-  results->lse_bytes = AlignedBytes(*lse_bytes);
-  out.data = results->out_bytes.data();
-  lse.data = results->lse_bytes.data();
-  results->outputs = {out, lse};
-  return {};
-}
-
-Status AnswersOf(const Case& from, const AttentionOutputs& outputs, AttentionOutputs* answers) {
-  const struct {
-    const char* name;
-    const TensorView& like;
-    TensorView* view;
-  } wanted[] = {{"out", outputs.out, &answers->out}, {"lse", outputs.lse, &answers->lse}};
-  for (const auto& [name, like, view] : wanted) {
-    if (Status s = ViewOf(from, name, view); !s.ok()) return s;
-    if (!view->present()) continue;
-    if (view->rank != like.rank || !std::equal(like.shape, like.shape + like.rank, view->shape)) {
-      return TensorError(from, name,
-                         "shape " + ShapeString(*view) + " must be " + ShapeString(like));
-    }
-    if (!IsAttentionDType(view->dtype)) {
-      return TensorError(
-          from, name,
-          std::string("dtype ") + DTypeName(view->dtype) + " is not one of F32, F64, BF16, F16");
-    }
-  }
   return {};
 }
 

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "dispatch/cli/text.h"
-#include "dispatch/registry.h"
 
 namespace flashlane::cli {
 namespace {
@@ -18,6 +17,7 @@ struct Name {
 constexpr Name kNames[] = {{"naive", "attention_naive"},
                            {"flash", "attention_flash"},
                            {"paged", "attention_paged"},
+                           {"paged_naive", "attention_paged_naive"},
                            {"backward", "attention_flash_backward"}};
 
 }  // namespace
@@ -35,28 +35,28 @@ std::string ShortKernelName(const std::string& name) {
 
 std::vector<std::string> RegisteredKernels() {
   std::vector<std::string> names;
-  for (const KernelRow& row : ForwardKernels()) {
+  for (const KernelRow& row : Registry()) {
+    if (row.forward == nullptr) continue;
     if (std::find(names.begin(), names.end(), row.name) == names.end())
       names.emplace_back(row.name);
   }
   return names;
 }
 
-bool IsRegistered(const std::string& name) {
-  const std::vector<std::string> names = RegisteredKernels();
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+bool IsRegistered(const std::string& name) { return KernelByName(name).has_value(); }
 
 Status NotRegistered(const std::string& name) {
   return Status::Unsupported("kernel " + Quoted(name) + " is not in the registry (" +
                              Join(RegisteredKernels(), ", ") + ")");
 }
 
-Kernel KernelByName(const std::string& name) {
-  for (const KernelRow& row : ForwardKernels()) {
-    if (name == row.name) return row.kernel;
+std::optional<RegisteredKernel> KernelByName(const std::string& name) {
+  for (const KernelRow& row : Registry()) {
+    if (row.forward != nullptr && name == row.name) {
+      return RegisteredKernel{row.kernel, row.operation};
+    }
   }
-  return Kernel::kNaive;
+  return std::nullopt;
 }
 
 }  // namespace flashlane::cli

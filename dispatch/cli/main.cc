@@ -57,9 +57,11 @@ void AddParam(CLI::App* run, flashlane::cli::RunOptions* options, const std::str
 
 std::function<int()> AddRun(CLI::App* app, flashlane::cli::RunOptions* options) {
   CLI::App* run = app->add_subcommand("run", "Compute out and lse of one .safetensors file");
-  run->add_option("input", options->input,
-                  "Tensors q k v, optionally alibi_slopes bias mask sinks k_len q_start; "
-                  "parameters in __metadata__")
+  run->add_option(
+         "input", options->input,
+         "Tensors q k v, optionally alibi_slopes bias mask sinks k_len q_start; or, paged, "
+         "q k_cache v_cache block_table context_lens, optionally alibi_slopes sinks mask; "
+         "parameters in __metadata__")
       ->required();
   run->add_option("--out", options->output, "File to write: tensors out and lse")->required();
   run->add_option("--kernel", options->kernel,
@@ -76,6 +78,7 @@ std::function<int()> AddRun(CLI::App* app, flashlane::cli::RunOptions* options) 
   AddParam(run, options, "window_size_left", "Integer >= 0, inclusive; none: no limit");
   AddParam(run, options, "window_size_right", "Integer >= 0, inclusive; none: no limit");
   AddParam(run, options, "softcap", "Number > 0; none: off");
+  AddParam(run, options, "block_size", "Of paged cases: what k_cache must have; none: anything");
   AddParam(run, options, "k_len", "Keys in use; none: all");
   AddParam(run, options, "q_start", "Position of query 0: integer or bottom_right");
   return [options] { return ExitCode(flashlane::cli::Run(*options), 0); };
@@ -85,7 +88,7 @@ std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* opt
   CLI::App* verify = app->add_subcommand(
       "verify", "Compare kernels on every vector target with the answers in .safetensors files");
   verify->add_option("paths", options->paths, "Files, or folders of *.safetensors")->required();
-  verify->add_option("--kernel", options->kernels, "all, or names: naive,flash");
+  verify->add_option("--kernel", options->kernels, "all, or names: naive,flash,paged");
   verify->add_option("--target", options->targets, "all that the machine supports, or names");
   verify->add_option("--dtype", options->dtypes, "all, or names: f32,f64,bf16,f16");
   verify->add_option("--threads", options->threads, "Threads at most; default: all");

@@ -92,6 +92,13 @@ Status ParseParams(const ParamTexts& metadata, const ParamTexts& flags, Attentio
   return reader.status();
 }
 
+Status ParseBlockSize(const ParamTexts& metadata, const ParamTexts& flags,
+                      std::optional<std::int64_t>* block_size) {
+  ParamReader reader(metadata, flags);
+  *block_size = reader.Integer("block_size");
+  return reader.status();
+}
+
 ParamTexts ApplyFlags(ParamTexts metadata, const ParamTexts& flags) {
   for (const auto& [key, text] : flags) {
     if (text == kNone) {

@@ -2,7 +2,9 @@
 #ifndef FLASHLANE_DISPATCH_CLI_PARAMS_H_
 #define FLASHLANE_DISPATCH_CLI_PARAMS_H_
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "flashlane/attention.h"
@@ -20,6 +22,10 @@ inline constexpr char kNone[] = "none";
 // Parses metadata with the flags on top. Unknown metadata keys are ignored; a value that does not
 // parse is an error that names the key or the flag. Ranges are the library's to check.
 Status ParseParams(const ParamTexts& metadata, const ParamTexts& flags, AttentionParams* params);
+
+// block_size, which paged cases may state: what k_cache must have. In the same way.
+Status ParseBlockSize(const ParamTexts& metadata, const ParamTexts& flags,
+                      std::optional<std::int64_t>* block_size);
 
 // The metadata that describes a call with these flags.
 ParamTexts ApplyFlags(ParamTexts metadata, const ParamTexts& flags);

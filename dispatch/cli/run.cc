@@ -7,6 +7,7 @@
 #include "dispatch/cli/case.h"
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/operands.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
 #include "dispatch/registry.h"
@@ -25,8 +26,12 @@ Status ChooseKernel(const Case& loaded, const std::string& flag, std::string* na
       return Status::InvalidArgument("--kernel: " + Quoted(flag) +
                                      " is not one of naive, flash, paged, backward");
     }
-    // The oracle of a kernel that does not exist does not exist either.
-    if (full != kNaiveName || loaded.is_forward()) *name = full;
+    const std::optional<RegisteredKernel> of_case = KernelByName(loaded.kernel);
+    if (full != kNaiveName) {
+      *name = full;
+    } else if (of_case.has_value()) {  // else the oracle does not exist either
+      *name = KernelName(Kernel::kNaive, of_case->operation);
+    }
   }
   if (!IsRegistered(*name)) return WithContext(Quoted(loaded.path), NotRegistered(*name));
   return {};
@@ -78,24 +83,26 @@ Status Run(const RunOptions& options) {
   if (Status s = LoadCase(options.input, options.params, &loaded); !s.ok()) return s;
   std::string kernel;
   if (Status s = ChooseKernel(loaded, options.kernel, &kernel); !s.ok()) return s;
+  const RegisteredKernel chosen = *KernelByName(kernel);
   Operands operands;
-  if (Status s = MakeOperands(loaded, dtype, &operands); !s.ok()) return s;
+  if (Status s = MakeOperands(loaded, chosen.operation, dtype, &operands); !s.ok()) return s;
   Results results;
   const std::string file = Quoted(options.input);
-  if (Status s = MakeResults(operands.inputs, &results); !s.ok()) return WithContext(file, s);
+  if (Status s = MakeResults(operands, &results); !s.ok()) return WithContext(file, s);
 
   ExecOptions exec;
-  exec.kernel = KernelByName(kernel);
+  exec.kernel = chosen.kernel;
   exec.num_threads = options.threads;
   exec.target = target.name;
-  const Status status = Attention(operands.inputs, loaded.params, results.outputs, exec);
+  const Status status = operands.Run(loaded.params, results.outputs, exec);
   if (!status.ok()) return WithContext(file, status);
 
-  const KernelRow* row = FindKernel(exec.kernel, operands.inputs.q.dtype);
+  const DType ran_in = operands.q().dtype;
+  const KernelRow* row = FindKernel(chosen.kernel, ran_in, chosen.operation);
   ParamTexts metadata = loaded.metadata;
   metadata["kernel"] = kernel;
   metadata["target"] = row != nullptr && row->vectorised ? target.name : "scalar";
-  metadata["dtype"] = LowerDTypeName(operands.inputs.q.dtype);
+  metadata["dtype"] = LowerDTypeName(ran_in);
   return Write(options, results.outputs, metadata);
 }
 

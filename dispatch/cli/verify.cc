@@ -43,6 +43,9 @@ Status SelectKernels(const std::string& text, std::vector<std::string>* kernels)
     }
     if (!IsRegistered(name)) return WithContext("--kernel", NotRegistered(name));
     AddOnce(name, kernels);
+    if (name == kNaiveName) {  // of whatever a case is
+      AddOnce(std::string(KernelName(Kernel::kNaive, Operation::kPaged)), kernels);
+    }
   }
   return {};
 }
@@ -83,7 +86,7 @@ Status Select(const VerifyOptions& options, Selection* selection) {
   if (Status s = SelectTargets(options.targets, &selection->targets); !s.ok()) return s;
   selection->threads = options.threads;
   selection->time = options.time;
-  for (const KernelRow& row : ForwardKernels()) {
+  for (const KernelRow& row : Registry()) {
     const auto& kernels = selection->kernels;
     const auto& dtypes = selection->dtypes;
     if (std::find(kernels.begin(), kernels.end(), row.name) != kernels.end() &&
@@ -116,6 +119,9 @@ Status Expand(const std::string& path, std::vector<std::string>* files) {
 }
 
 Status NothingRan(const VerifyReport& report) {
+  if (report.skipped.empty()) {
+    return Status::InvalidArgument("--kernel: none of these computes what the cases ask for");
+  }
   std::vector<std::string> kernels;
   for (const auto& [kernel, names] : report.skipped) kernels.push_back(Quoted(kernel));
   return Status::Unsupported(
@@ -140,7 +146,7 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
   VerifyReport report;
   for (const std::string& file : files) {
     if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
-    if (!loaded.is_forward()) {
+    if (!IsRegistered(loaded.kernel)) {
       report.skipped[loaded.kernel].push_back(loaded.name);
     } else if (Status s = VerifyCase(loaded, selection, &report.rows); !s.ok()) {
       return s;

@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/operands.h"
 #include "dispatch/cli/text.h"
-#include "dispatch/contract.h"
-#include "dispatch/cost.h"
 #include "dispatch/registry.h"
 #include "flashlane/attention.h"
 
@@ -23,6 +22,7 @@ constexpr std::size_t kMaxRepetitions = 10'000;
 struct Prepared {
   const Case& from;
   const Selection& selection;
+  Operation operation;
   DType dtype = DType::kF32;
   bool recomputed = true;
   Operands operands = {};
@@ -48,8 +48,7 @@ Timing Time(const Prepared& call, const ExecOptions& exec) {
   while (seconds.empty() || (seconds.size() < kMaxRepetitions && total < kTimingSeconds) ||
          (seconds.size() < kMinRepetitions && total < 3 * kTimingSeconds)) {
     const auto start = Clock::now();
-    const Status status =
-        Attention(call.operands.inputs, call.from.params, call.results.outputs, exec);
+    const Status status = call.operands.Run(call.from.params, call.results.outputs, exec);
     if (!status.ok()) return {};  // has just succeeded, so that this is memory running out
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     total += seconds.back();
@@ -58,9 +57,9 @@ Timing Time(const Prepared& call, const ExecOptions& exec) {
   Timing timing;
   timing.best_us = 1e6 * seconds.front();
   timing.median_us = 1e6 * seconds[seconds.size() / 2];
-  if (!call.operands.inputs.mask.present()) {
-    const auto flops = static_cast<double>(
-        ForwardFlops(ResolveForward(call.operands.inputs, call.from.params, call.results.outputs)));
+  if (!call.operands.has_mask()) {
+    const auto flops =
+        static_cast<double>(call.operands.Flops(call.from.params, call.results.outputs));
     timing.gflops = flops / seconds.front() * 1e-9;
   }
   return timing;
@@ -83,8 +82,7 @@ VerifyRow RunRow(const Prepared& call, const KernelRow& kernel, const char* targ
   // What a kernel forgets to write must not pass for the result of the one before it.
   const AlignedBytes* bytes[] = {&call.results.out_bytes, &call.results.lse_bytes};
   for (const AlignedBytes* b : bytes) std::fill_n(b->data(), b->size(), std::byte{0xFF});
-  const Status status =
-      Attention(call.operands.inputs, call.from.params, call.results.outputs, exec);
+  const Status status = call.operands.Run(call.from.params, call.results.outputs, exec);
   if (!status.ok()) {
     row.error = std::string(StatusCodeName(status.code())) + ": " + status.message();
     return row;
@@ -95,13 +93,12 @@ VerifyRow RunRow(const Prepared& call, const KernelRow& kernel, const char* targ
   return row;
 }
 
-std::vector<const KernelRow*> KernelsFor(const Selection& selection, DType dtype) {
+std::vector<const KernelRow*> KernelsFor(const Selection& selection, Operation operation,
+                                         DType dtype) {
   std::vector<const KernelRow*> kernels;
-  for (const KernelRow& row : ForwardKernels()) {
-    const bool forward = row.kernel == Kernel::kFlash || row.kernel == Kernel::kNaive;
+  for (const KernelRow& row : KernelsOf(operation)) {
     const auto& names = selection.kernels;
-    if (forward && row.dtype == dtype &&
-        std::find(names.begin(), names.end(), row.name) != names.end()) {
+    if (row.dtype == dtype && std::find(names.begin(), names.end(), row.name) != names.end()) {
       kernels.push_back(&row);
     }
   }
@@ -113,7 +110,7 @@ std::vector<const KernelRow*> KernelsFor(const Selection& selection, DType dtype
 
 void RunKernels(const Prepared& call, std::vector<VerifyRow>* rows) {
   double oracle_us = 0;
-  const KernelRow* naive = FindKernel(Kernel::kNaive, call.dtype);
+  const KernelRow* naive = FindKernel(Kernel::kNaive, call.dtype, call.operation);
   if (call.selection.time && naive != nullptr) {
     oracle_us = Time(call, OptionsFor(call, *naive, nullptr)).best_us;
   }
@@ -125,7 +122,7 @@ void RunKernels(const Prepared& call, std::vector<VerifyRow>* rows) {
     }
     rows->push_back(std::move(row));
   };
-  for (const KernelRow* kernel : KernelsFor(call.selection, call.dtype)) {
+  for (const KernelRow* kernel : KernelsFor(call.selection, call.operation, call.dtype)) {
     if (!kernel->vectorised) {
       add(*kernel, nullptr);
       continue;
@@ -136,9 +133,9 @@ void RunKernels(const Prepared& call, std::vector<VerifyRow>* rows) {
 
 // Operands, room for results and the truth in one dtype; `dtype` absent: as stored.
 Status Prepare(const Case& from, std::optional<DType> dtype, bool use_answers, Prepared* call) {
-  if (Status s = MakeOperands(from, dtype, &call->operands); !s.ok()) return s;
+  if (Status s = MakeOperands(from, call->operation, dtype, &call->operands); !s.ok()) return s;
   const std::string file = Quoted(from.path);
-  if (Status s = MakeResults(call->operands.inputs, &call->results); !s.ok()) {
+  if (Status s = MakeResults(call->operands, &call->results); !s.ok()) {
     return WithContext(file, s);
   }
   AttentionOutputs stored;
@@ -148,8 +145,8 @@ Status Prepare(const Case& from, std::optional<DType> dtype, bool use_answers, P
     answers = {stored.out, stored.lse};
     call->recomputed = !stored.out.present();
   }
-  const Status status = MakeForwardReference(call->operands.inputs, from.params, answers,
-                                             call->selection.threads, &call->reference);
+  const Status status =
+      call->operands.MakeReference(from.params, answers, call->selection.threads, &call->reference);
   return WithContext(file, status);
 }
 
@@ -160,11 +157,11 @@ struct StoredAnswers {
   bool are_truth = false;
 };
 
-Status InspectAnswers(const Case& from, StoredAnswers* answers) {
+Status InspectAnswers(const Case& from, Operation operation, StoredAnswers* answers) {
   Operands operands;
   Results results;
-  if (Status s = MakeOperands(from, std::nullopt, &operands); !s.ok()) return s;
-  if (Status s = MakeResults(operands.inputs, &results); !s.ok()) {
+  if (Status s = MakeOperands(from, operation, std::nullopt, &operands); !s.ok()) return s;
+  if (Status s = MakeResults(operands, &results); !s.ok()) {
     return WithContext(Quoted(from.path), s);
   }
   if (Status s = AnswersOf(from, results.outputs, &answers->views); !s.ok()) return s;
@@ -176,11 +173,9 @@ Status InspectAnswers(const Case& from, StoredAnswers* answers) {
   return {};
 }
 
-Status JudgeAnswers(const Case& from, const Selection& selection, const StoredAnswers& answers,
-                    std::vector<VerifyRow>* rows) {
+Status JudgeAnswers(Prepared call, const StoredAnswers& answers, std::vector<VerifyRow>* rows) {
   const AttentionOutputs& views = answers.views;
-  Prepared call{from, selection};
-  if (Status s = Prepare(from, std::nullopt, false, &call); !s.ok()) return s;
+  if (Status s = Prepare(call.from, std::nullopt, false, &call); !s.ok()) return s;
   call.dtype = views.out.present() ? views.out.dtype : views.lse.dtype;
   VerifyRow row = NewRow(call);
   row.kernel = kFileRow;
@@ -194,14 +189,15 @@ Status JudgeAnswers(const Case& from, const Selection& selection, const StoredAn
 }  // namespace
 
 Status VerifyCase(const Case& from, const Selection& selection, std::vector<VerifyRow>* rows) {
+  const Operation operation = KernelByName(from.kernel)->operation;
   StoredAnswers answers;
-  if (Status s = InspectAnswers(from, &answers); !s.ok()) return s;
+  if (Status s = InspectAnswers(from, operation, &answers); !s.ok()) return s;
   if (answers.any && !answers.are_truth) {
-    if (Status s = JudgeAnswers(from, selection, answers, rows); !s.ok()) return s;
+    if (Status s = JudgeAnswers({from, selection, operation}, answers, rows); !s.ok()) return s;
   }
   for (const DType dtype : selection.dtypes) {
-    if (KernelsFor(selection, dtype).empty()) continue;
-    Prepared call{from, selection, dtype};
+    if (KernelsFor(selection, operation, dtype).empty()) continue;
+    Prepared call{from, selection, operation, dtype};
     if (Status s = Prepare(from, dtype, answers.are_truth, &call); !s.ok()) return s;
     RunKernels(call, rows);
   }

@@ -47,7 +47,8 @@ struct VerifyRow {
   double fraction() const { return out.fraction > lse.fraction ? out.fraction : lse.fraction; }
 };
 
-// Appends one row per kernel, target and dtype. An error is bad input.
+// Appends one row per kernel that computes what the case asks for, target and dtype. The case's own
+// kernel is in the registry. An error is bad input.
 // The oracle accumulates in f32 where its dtype is BF16 or F16: its arithmetic in those, which the
 // contract asks for, is not held to any tolerance.
 Status VerifyCase(const Case& from, const Selection& selection, std::vector<VerifyRow>* rows);

@@ -1,0 +1,54 @@
+// Rules that contiguous and paged calls share, and the resolution of what they share.
+#ifndef FLASHLANE_DISPATCH_CONTRACT_RULES_H_
+#define FLASHLANE_DISPATCH_CONTRACT_RULES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "dispatch/view.h"
+#include "flashlane/attention.h"
+#include "flashlane/status.h"
+#include "kernels/args.h"
+
+namespace flashlane {
+
+// The sizes of a call, as its operands state them.
+struct Sizes {
+  int64_t batch, num_heads, num_kv_heads, seqlen_q, seqlen_k, head_dim, head_dim_v;
+};
+
+// "what value".
+std::string WithValue(const char* what, int64_t value);
+
+// `what` names the dimension: "k: head_dim 7 is not 8 (shape [2, 2, 5, 7])".
+Status CheckDim(const NamedView& operand, int dim, const char* what, int64_t want);
+
+Status CheckAttentionDType(const NamedView& operand);
+
+// num_heads is a multiple of the num_kv_heads that `keys` has.
+Status CheckGroup(const char* keys, const Sizes& sizes);
+
+// out [B, Hq, Sq, Dv] and, where present, lse [B, Hq, Sq].
+Status CheckOutputs(const Sizes& sizes, DType q_dtype, const AttentionOutputs& outputs);
+
+Status CheckQDTypeOrF32(const NamedView& operand, DType q_dtype);
+
+// Outputs of a packed batch as those of one long sequence.
+AttentionOutputs PackedAsOne(const AttentionOutputs& outputs);
+
+// [Hq], q's dtype or F32, where present.
+Status CheckHeadOperand(const NamedView& operand, const Sizes& sizes, DType q_dtype);
+
+// What does not depend on a length: scale, softcap, windows.
+Status CheckParams(const AttentionParams& params, DType q_dtype);
+
+kernels::HeadOperand HeadOperandOf(const ConstTensorView& view, DType q_dtype);
+kernels::ScoreOperand ScoreOperandOf(const ConstTensorView& view, DType q_dtype);
+
+// Outputs, sizes, scale, softcap and the left window.
+kernels::ForwardArgs ResolveShared(const Sizes& sizes, const AttentionParams& params,
+                                   const AttentionOutputs& outputs);
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_CONTRACT_RULES_H_
