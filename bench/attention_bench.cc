@@ -5,12 +5,15 @@
 //   attention_bench --benchmark_filter=.                 every row, about ten minutes
 //   (more options: rows.h)
 //
-// Rows: attention/<flash|naive>/<f32|f64|bf16|f16>/<TARGET|best>/<shape>/threads:<n>; "best" is
-// what dispatch chooses. Counters:
+// Rows:
+// attention/<flash|naive|paged|paged_naive>/<f32|f64|bf16|f16>/<TARGET|best>/<shape>/threads:<n>;
+// "best" is what dispatch chooses. Counters:
 //   gflops         2 (D + Dv) flops per visible pair of query and key, median of the kept groups
 //   gbs            q, k, v, bias, mask and out once, in GB/s
 //   peak_fraction  of the multiply-adds that this many cores do in registers on the same target;
 //                  _min: of the worst kept group
+//   read_fraction  (decode) live k and v once, of what one thread reads from memory in one stream;
+//                  read16_fraction: in 16 streams
 //   tile_fraction  what the L1-hot register tile reached of the same peak
 //   kept, groups   groups whose probes found a quiet core, and all groups
 // and peaks/<what>: the probes themselves, the median and the maximum of their readings.
@@ -33,11 +36,11 @@
 
 #include "bench/amx_probe.h"
 #include "bench/measure.h"
+#include "bench/operands.h"
 #include "bench/peaks.h"
 #include "bench/rows.h"
 #include "bench/shapes.h"
 #include "dispatch/amx.h"
-#include "dispatch/contract.h"
 #include "dispatch/cost.h"
 #include "dispatch/dtype.h"
 #include "dispatch/registry.h"
@@ -107,92 +110,6 @@ struct Case {
   int threads;
 };
 
-// Reproducible numbers in (-1, 1) with the variance of 4 uniform ones: speed does not depend on
-// more.
-class Random {
- public:
-  float Next() {
-    float sum = 0;
-    for (int i = 0; i < 4; ++i) {
-      state_ = state_ * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX
-      sum += static_cast<float>(state_ >> 40) * 0x1p-24f - 0.5f;
-    }
-    return sum * 0.5f;
-  }
-
- private:
-  uint64_t state_ = 1;
-};
-
-struct Tensor {
-  Tensor() = default;
-  Tensor(DType dtype, std::initializer_list<int64_t> shape, Random* random)
-      : view(nullptr, dtype, shape) {
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    std::vector<float> values(static_cast<size_t>(count));
-    if (random != nullptr) {
-      for (float& value : values) value = random->Next();
-    }
-    bytes.resize(values.size() * DTypeSize(dtype));
-    view.data = bytes.data();
-    ConvertElements(values.data(), DType::kF32, bytes.data(), dtype, count);
-  }
-
-  // A boolean mask that shows three keys of four.
-  static Tensor Mask(std::initializer_list<int64_t> shape, Random* random) {
-    const Tensor numbers(DType::kF32, shape, random);
-    const float* values = static_cast<const float*>(numbers.view.data);
-    Tensor mask;
-    mask.bytes.resize(numbers.bytes.size() / sizeof(float));
-    for (size_t i = 0; i < mask.bytes.size(); ++i) {
-      // The first quartile of the numbers above.
-      mask.bytes[i] = std::byte{values[i] > -0.2f};
-    }
-    mask.view = TensorView(mask.bytes.data(), DType::kBool, shape);
-    return mask;
-  }
-
-  std::vector<std::byte> bytes;
-  TensorView view;
-};
-
-struct Operands {
-  Operands(const Shape& s, DType dtype)
-      : q(dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim}, &random),
-        k(dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim}, &random),
-        v(dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim_v}, &random),
-        out(dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim_v}, nullptr) {
-    inputs.q = q.view;
-    inputs.k = k.view;
-    inputs.v = v.view;
-    outputs.out = out.view;
-    if ((s.extras & kBias) != 0) {
-      bias = Tensor(DType::kF32, {1, 1, s.seqlen_q, s.seqlen_k}, &random);
-      inputs.bias = bias.view;
-    }
-    if ((s.extras & (kMask | kPaddingMask)) != 0) {
-      mask = (s.extras & kMask) != 0 ? Tensor::Mask({1, 1, s.seqlen_q, s.seqlen_k}, &random)
-                                     : Tensor::Mask({s.batch, 1, 1, s.seqlen_k}, &random);
-      inputs.mask = mask.view;
-    }
-    if ((s.extras & kAlibi) != 0) {
-      slopes = Tensor(DType::kF32, {s.num_heads}, &random);
-      inputs.alibi_slopes = slopes.view;
-    }
-  }
-
-  double bytes() const {
-    return static_cast<double>(q.bytes.size() + k.bytes.size() + v.bytes.size() + out.bytes.size() +
-                               bias.bytes.size() + mask.bytes.size());
-  }
-
-  Random random;
-  Tensor q, k, v, out, bias, mask, slopes;
-  AttentionInputs inputs;
-  AttentionOutputs outputs;
-};
-
 // The fastest way that `target` has to multiply in `dtype`.
 const Yardstick& YardstickFor(DType dtype, const Target& target) {
   static std::map<std::pair<int64_t, DType>, Yardstick> made;
@@ -218,6 +135,32 @@ const Yardstick& YardstickFor(DType dtype, const Target& target) {
   return made.emplace(std::pair(target.bit, dtype), std::move(yardstick)).first->second;
 }
 
+// Against memory: live k and v once, as a fraction of what one thread reads in one stream.
+RowResult MeasureDecode(const Case& test, const Operands& operands, Workload workload,
+                        double seconds) {
+  const ReadLevel memory = ReadLevels().back();
+  const int64_t best = SupportedTargetList().front().bit;
+  const Meter one(ReadProbe(memory, /*many_streams=*/false, best));
+  const Meter many(ReadProbe(memory, /*many_streams=*/true, best));
+  workload.work = operands.kv_bytes();
+  workload.clock = Clock::kWall;  // a thread that waits for memory runs
+  // The probe is its own evidence of a quiet machine.
+  const Comparison comparison = CompareWithPeak(workload, Yardstick(one, one), seconds);
+  const double flops = static_cast<double>(ForwardFlops(operands.Resolve(*test.shape)));
+  RowResult result;
+  result.seconds = comparison.seconds;
+  const double streams = Median(many.Rates(kPeakSeconds)) / Median(one.Rates(kPeakSeconds));
+  result.counters = {{"gflops", flops / comparison.seconds * 1e-9},
+                     {"gbs", workload.work / comparison.seconds * 1e-9},
+                     {"read_fraction", comparison.fraction},
+                     {"read_fraction_min", comparison.fraction_min},
+                     {"read16_fraction", comparison.fraction / streams},
+                     {"kept", comparison.kept},
+                     {"groups", comparison.groups}};
+  if (comparison.kept == 0) result.label = kNoQuietGroup;
+  return result;
+}
+
 RowResult MeasureAttention(const Case& test, double seconds) {
   RowResult result;
   ExecOptions options;
@@ -225,11 +168,10 @@ RowResult MeasureAttention(const Case& test, double seconds) {
   options.num_threads = test.threads;
   options.target = test.target;
   Target target;
-  Operands operands(*test.shape, test.kernel->dtype);
+  const bool paged = test.kernel->operation == Operation::kPaged;
+  const Operands operands(*test.shape, test.kernel->dtype, paged);
   Status status = ResolveTarget(test.target, &target);
-  const auto call = [&] {
-    status = Attention(operands.inputs, test.shape->params, operands.outputs, options);
-  };
+  const auto call = [&] { status = operands.Call(*test.shape, options); };
   if (status.ok()) call();
   if (!status.ok()) {
     result.error = status.message();
@@ -237,8 +179,8 @@ RowResult MeasureAttention(const Case& test, double seconds) {
   }
   Workload workload;
   workload.call = call;
-  workload.work = static_cast<double>(
-      ForwardFlops(ResolveForward(operands.inputs, test.shape->params, operands.outputs)));
+  if (test.shape->decodes) return MeasureDecode(test, operands, workload, seconds);
+  workload.work = static_cast<double>(ForwardFlops(operands.Resolve(*test.shape)));
   workload.clock = test.threads == 1 ? Clock::kThread : Clock::kWall;
   workload.threads = test.threads;
   const Comparison comparison =
@@ -277,8 +219,10 @@ void AddCase(std::vector<Row>* rows, const Case& test) {
 
 void AddAttention(std::vector<Row>* rows) {
   const int all_threads = threading::AvailableThreads();
-  for (const KernelRow& kernel : ForwardKernels()) {
+  for (const KernelRow& kernel : Registry()) {
+    if (kernel.forward == nullptr) continue;
     for (const Shape& shape : kShapes) {
+      if (kernel.operation == Operation::kPaged && !shape.decodes) continue;
       if (!kernel.vectorised) {
         if ((shape.use & kOracle) != 0) AddCase(rows, {&kernel, &shape, nullptr, 1});
         continue;

@@ -37,9 +37,12 @@ struct Shape {
   int64_t head_dim;
   int64_t head_dim_v;
   AttentionParams params;
-  unsigned use;         // of ShapeUse
-  unsigned extras = 0;  // of ShapeExtra
+  unsigned use;          // of ShapeUse
+  unsigned extras = 0;   // of ShapeExtra
+  bool decodes = false;  // measured in bytes of k and v; runs paged, too
 };
+
+inline constexpr int64_t kBenchBlockSize = 16;  // of paged caches: vLLM's default on CPUs
 
 inline AttentionParams Causal() {
   AttentionParams params;
@@ -89,6 +92,18 @@ inline const Shape kShapes[] = {
     {"mask_2k_d64",     1,  8,  8,  2048,  2048,  64,  64, {}, kOnlyFiltered, kMask},
     {"padmask_8x512",   8, 12, 12,   512,   512,  64,  64, {}, kOnlyFiltered, kPaddingMask},
     {"alibi_2k",        1,  8,  8,  2048,  2048,  64,  64, {}, kOnlyFiltered, kAlibi},
+    // Decode: one token per sequence against caches that no CPU cache holds, by heads per kv head.
+    {"decode_16x4k",   16, 32,  8,     1,  4096, 128, 128, CausalAtEnd(), kEveryDType | kAllThreads,
+     0, true},
+    {"decode_16x4k_g1", 16, 8,  8,     1,  4096, 128, 128, CausalAtEnd(), kEveryDType, 0, true},
+    {"decode_16x4k_g7", 16, 28, 4,     1,  4096, 128, 128, CausalAtEnd(), kEveryDType, 0, true},
+    {"decode_16x4k_g8", 16, 64, 8,     1,  4096, 128, 128, CausalAtEnd(), kEveryDType, 0, true},
+    {"decode_16x4k_g16", 16, 64, 4,    1,  4096, 128, 128, CausalAtEnd(), kOnlyFiltered, 0, true},
+    {"decode_1x32k",    1, 32,  8,     1, 32768, 128, 128, CausalAtEnd(), kEveryDType | kAllThreads,
+     0, true},
+    // Eight drafted tokens; and what a server's call costs beside its arithmetic.
+    {"draft_8x4k",      8, 32,  8,     8,  4096, 128, 128, CausalAtEnd(), kOnlyFiltered, 0, true},
+    {"decode_16x128",  16, 32,  8,     1,   128, 128, 128, CausalAtEnd(), kOnlyFiltered, 0, true},
     // What a call costs beside its arithmetic.
     {"tiny_16x16",      1,  1,  1,    16,    16,  64,  64, {},
      kOracle | kEveryDType | kAllThreads},
