@@ -3,15 +3,13 @@
 #include "flashlane/attention.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <system_error>
 
 #include "dispatch/contract.h"
 #include "dispatch/cost.h"
-#include "dispatch/environment.h"
+#include "dispatch/exec_options.h"
 #include "dispatch/log.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
@@ -69,26 +67,6 @@ class TileGrid {
   const int64_t tile_rows_;
   int64_t* const tiles_before_;
 };
-
-Status ThreadLimit(const ExecOptions& options, int* limit) {
-  if (options.num_threads < 0) {
-    return Status::InvalidArgument("num_threads: value " + std::to_string(options.num_threads) +
-                                   " is negative; 0 means all");
-  }
-  *limit = options.num_threads;
-  const std::string& text = Environment::Get().num_threads;
-  if (*limit == 0 && !text.empty()) {
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, *limit);
-    if (error != std::errc() || stop != end || *limit < 1) {
-      return Status::InvalidArgument("FLASHLANE_NUM_THREADS: '" + text +
-                                     "' is not a number of threads, 1 or more");
-    }
-  }
-  const int available = threading::AvailableThreads();
-  *limit = *limit == 0 ? available : std::min(*limit, available);
-  return {};
-}
 
 Status OverFlops(uint64_t flops, const ExecOptions& options) {
   return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
@@ -201,16 +179,6 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options) {
   const kernels::TilePlan plan = entry.plan(args);
   if (DebugLogEnabled()) LogChoice(*row, target, entry, {plan, threads});
   return RunTiles(entry, args, {plan, threads}, options);
-}
-
-// Only building a message or a list can throw, and only before any output is touched.
-template <typename Function>
-Status WithoutThrowing(const Function& function) noexcept {
-  try {
-    return function();
-  } catch (...) {
-    return {StatusCode::kOutOfMemory, {}};
-  }
 }
 
 Status RunMerge(const kernels::MergeArgs& args, const PartialAttention& a,
