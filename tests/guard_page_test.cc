@@ -2,47 +2,18 @@
 // begins where one ends.
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "tests/support/memory.h"
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
 
 namespace flashlane::testing {
 namespace {
-
-// `bytes` of memory with an inaccessible page on either side, flush with the one after it (kEnd) or
-// with the one before it (kBegin).
-class GuardedBuffer {
- public:
-  enum class Flush { kBegin, kEnd };
-
-  GuardedBuffer(size_t bytes, Flush flush) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t body = (bytes + page - 1) / page * page;
-    size_ = body + 2 * page;
-    base_ = static_cast<std::byte*>(
-        mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED || mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) abort();
-    data_ = base_ + page + (flush == Flush::kEnd ? body - bytes : 0);
-  }
-  ~GuardedBuffer() { munmap(base_, size_); }
-  GuardedBuffer(const GuardedBuffer&) = delete;
-  GuardedBuffer& operator=(const GuardedBuffer&) = delete;
-
-  void* data() { return data_; }
-
- private:
-  std::byte* base_;
-  std::byte* data_;
-  size_t size_;
-};
 
 using Flush = GuardedBuffer::Flush;
 
