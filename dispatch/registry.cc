@@ -25,6 +25,14 @@ template <typename T>
 constexpr KernelRow MergeRow(DType dtype) {
   return {"merge_states", nullptr, &kernels::MergeStates<T>, Kernel(), dtype, true};
 }
+template <typename T>
+constexpr KernelRow KvAppendRow(DType dtype) {
+  return {"kv_append", nullptr, nullptr, Kernel(), dtype, false, &kernels::KvAppend<T>, nullptr};
+}
+template <typename T>
+constexpr KernelRow KvBlocksRow(const char* name, DType dtype) {
+  return {name, nullptr, nullptr, Kernel(), dtype, false, nullptr, &kernels::KvBlocks<T>};
+}
 
 // Forward kernels first.
 constexpr KernelRow kRows[] = {
@@ -40,6 +48,18 @@ constexpr KernelRow kRows[] = {
     MergeRow<double>(DType::kF64),
     MergeRow<hwy::bfloat16_t>(DType::kBF16),
     MergeRow<hwy::float16_t>(DType::kF16),
+    KvAppendRow<float>(DType::kF32),
+    KvAppendRow<double>(DType::kF64),
+    KvAppendRow<hwy::bfloat16_t>(DType::kBF16),
+    KvAppendRow<hwy::float16_t>(DType::kF16),
+    KvBlocksRow<float>("kv_copy_blocks", DType::kF32),
+    KvBlocksRow<double>("kv_copy_blocks", DType::kF64),
+    KvBlocksRow<hwy::bfloat16_t>("kv_copy_blocks", DType::kBF16),
+    KvBlocksRow<hwy::float16_t>("kv_copy_blocks", DType::kF16),
+    KvBlocksRow<float>("kv_swap_blocks", DType::kF32),
+    KvBlocksRow<double>("kv_swap_blocks", DType::kF64),
+    KvBlocksRow<hwy::bfloat16_t>("kv_swap_blocks", DType::kBF16),
+    KvBlocksRow<hwy::float16_t>("kv_swap_blocks", DType::kF16),
 };
 
 }  // namespace
@@ -62,6 +82,13 @@ const KernelRow* FindKernel(Kernel kernel, DType dtype) {
 const KernelRow* FindMerge(DType dtype) {
   for (const KernelRow& row : kRows) {
     if (row.merge != nullptr && row.dtype == dtype) return &row;
+  }
+  return nullptr;
+}
+
+const KernelRow* FindKernel(std::string_view name, DType dtype) {
+  for (const KernelRow& row : kRows) {
+    if (row.name == name && row.dtype == dtype) return &row;
   }
   return nullptr;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "flashlane/attention.h"
 #include "kernels/kernels.h"
@@ -19,6 +20,8 @@ struct KernelRow {
   Kernel kernel;  // of forward rows
   DType dtype;
   bool vectorised;  // the entry differs per target
+  kernels::KvAppendEntry (*kv_append)() = nullptr;
+  kernels::KvBlocksEntry (*kv_blocks)() = nullptr;
 };
 
 std::span<const KernelRow> Registry();
@@ -29,6 +32,7 @@ std::span<const KernelRow> ForwardKernels();
 // The forward row, or the row of MergeStates; null where there is none.
 const KernelRow* FindKernel(Kernel kernel, DType dtype);
 const KernelRow* FindMerge(DType dtype);
+const KernelRow* FindKernel(std::string_view name, DType dtype);  // any row
 
 // "attention_flash" and the like; "?" for a value that is no kernel.
 const char* KernelName(Kernel kernel);
