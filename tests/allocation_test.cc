@@ -9,6 +9,7 @@
 
 #include "flashlane/attention.h"
 #include "flashlane/info.h"
+#include "flashlane/kv_cache.h"
 
 namespace {
 std::atomic<long> allocations{0};
@@ -76,6 +77,31 @@ TEST(AllocationTest, AWarmCallAllocatesNothing) {
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
     EXPECT_EQ(allocations - before, 0) << target;
   }
+}
+
+TEST(AllocationTest, AWarmCallOnTheCacheAllocatesNothing) {
+  std::vector<float> pool(2 * 64 * 16 * 4 * 32), space(pool.size()), k(500 * 4 * 32);
+  std::vector<long> slots(500), pairs = {0, 1, 1, 63, 2, 2};
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<long>(i * 7 % 1024) - 1;
+  const auto pools_in = [](std::vector<float>& memory) {
+    return KvPools{TensorView(memory.data(), DType::kF32, {64, 16, 4, 32}),
+                   TensorView(memory.data() + memory.size() / 2, DType::kF32, {64, 16, 4, 32})};
+  };
+  const KvPools pools = pools_in(pool), other = pools_in(space);
+  KvAppendInputs inputs;
+  inputs.k = inputs.v = ConstTensorView(k.data(), DType::kF32, {500, 4, 32});
+  inputs.slot_mapping = ConstTensorView(slots.data(), DType::kI64, {500});
+  const ConstTensorView mapping(pairs.data(), DType::kI64, {3, 2});
+  ExecOptions options;
+  options.num_threads = 1;
+  const auto call = [&] {
+    return KvAppend(inputs, pools, options).ok() && KvCopyBlocks(pools, mapping, options).ok() &&
+           KvSwapBlocks({pools.k_cache, pools.v_cache}, other, mapping, options).ok();
+  };
+  ASSERT_TRUE(call());
+  const long before = allocations;
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
+  EXPECT_EQ(allocations - before, 0);
 }
 
 // The count counts: a refused call builds a message.
