@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "dispatch/contract_kv_cache.h"
 #include "dispatch/registry.h"
 #include "flashlane/kv_cache.h"
 #include "tests/support/kv_pools.h"
@@ -231,6 +232,28 @@ TEST_P(KvCacheTest, ThreadsChangeNoByte) {
       });
     }
   }
+}
+
+// What the tasks of a call stand on: elements [i, i + 1) of all items are one element of each.
+TEST_P(KvCacheTest, ARangeIsItsElementsOnly) {
+  const PoolSpec spec{3, 2, 2, 3, 5, PoolLayout::kPadded};
+  const Tokens tokens(spec, GetParam(), 2, 1);
+  PoolMemory whole(spec, GetParam(), 2), pieces(spec, GetParam(), 2);
+  const std::vector<int64_t> slots = {4, 1};
+  const kernels::KvAppendEntry entry = FindKernel("kv_append", GetParam())->kv_append();
+  const KvAppendInputs inputs{tokens.k, tokens.v, I64(slots)};
+  ASSERT_TRUE(KvAppend(inputs, whole.Views()).ok());
+  const kernels::KvAppendArgs args = ResolveKvAppend(inputs, pieces.Views());
+  ASSERT_EQ(args.item_size(), 2 * 3 + 2 * 5);
+  for (int64_t i = 0; i < args.item_size(); ++i) {
+    const std::vector<std::byte> before = pieces.bytes;
+    entry.run(args, i, i + 1);
+    size_t changed = 0;
+    for (size_t at = 0; at < before.size(); ++at) changed += pieces.bytes[at] != before[at];
+    EXPECT_GT(changed, 0u);
+    EXPECT_LE(changed, 2 * DTypeSize(GetParam()));
+  }
+  EXPECT_TRUE(pieces.bytes == whole.bytes);
 }
 
 // Every buffer ends (begins) where memory does.

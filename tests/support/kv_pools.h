@@ -16,16 +16,17 @@
 namespace flashlane::testing {
 
 enum class PoolLayout {
-  kApart,       // K, then V: [num_blocks, block_size, Hkv, D] each
-  kBlockPairs,  // [num_blocks, 2, block_size * Hkv * max(D, Dv)]
-  kRowPairs,    // [num_blocks, block_size, Hkv, D + Dv]
-  kHeadsFirst,  // [num_blocks, Hkv, block_size, D] each
-  kPadded,      // heads, slots and blocks further apart than they are long
-  kKeysOnly,    // v_cache absent
+  kApart,        // K, then V: [num_blocks, block_size, Hkv, D] each
+  kBlockPairs,   // [num_blocks, 2, block_size * Hkv * max(D, Dv)]
+  kRowPairs,     // [num_blocks, block_size, Hkv, D + Dv]
+  kHeadsFirst,   // [num_blocks, Hkv, block_size, D] each
+  kPadded,       // heads, slots and blocks further apart than they are long
+  kPaddedSlots,  // slots only
+  kKeysOnly,     // v_cache absent
 };
-inline constexpr PoolLayout kPoolLayouts[] = {PoolLayout::kApart,    PoolLayout::kBlockPairs,
-                                              PoolLayout::kRowPairs, PoolLayout::kHeadsFirst,
-                                              PoolLayout::kPadded,   PoolLayout::kKeysOnly};
+inline constexpr PoolLayout kPoolLayouts[] = {
+    PoolLayout::kApart,  PoolLayout::kBlockPairs,  PoolLayout::kRowPairs, PoolLayout::kHeadsFirst,
+    PoolLayout::kPadded, PoolLayout::kPaddedSlots, PoolLayout::kKeysOnly};
 
 struct PoolSpec {
   int64_t num_blocks = 6, block_size = 4, num_kv_heads = 2, head_dim = 8, head_dim_v = 8;
@@ -113,6 +114,10 @@ class PoolMemory {
     if (spec_.layout == PoolLayout::kHeadsFirst) {
       slot = width;
       head = slots * width;
+    }
+    if (spec_.layout == PoolLayout::kPaddedSlots) {
+      slot += 5;
+      block = slots * slot;
     }
     if (spec_.layout == PoolLayout::kPadded) {
       head = width + 3;
