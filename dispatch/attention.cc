@@ -3,15 +3,13 @@
 #include "flashlane/attention.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <system_error>
 
 #include "dispatch/contract.h"
 #include "dispatch/cost.h"
-#include "dispatch/environment.h"
+#include "dispatch/exec_options.h"
 #include "dispatch/log.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
@@ -25,26 +23,6 @@
 
 namespace flashlane {
 namespace {
-
-Status ThreadLimit(const ExecOptions& options, int* limit) {
-  if (options.num_threads < 0) {
-    return Status::InvalidArgument("num_threads: value " + std::to_string(options.num_threads) +
-                                   " is negative; 0 means all");
-  }
-  *limit = options.num_threads;
-  const std::string& text = Environment::Get().num_threads;
-  if (*limit == 0 && !text.empty()) {
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, *limit);
-    if (error != std::errc() || stop != end || *limit < 1) {
-      return Status::InvalidArgument("FLASHLANE_NUM_THREADS: '" + text +
-                                     "' is not a number of threads, 1 or more");
-    }
-  }
-  const int available = threading::AvailableThreads();
-  *limit = *limit == 0 ? available : std::min(*limit, available);
-  return {};
-}
 
 // Of `units` that are alike and cost `cost` together: as many tasks as are worth spawning.
 int64_t TasksWorthSpawning(uint64_t cost, int64_t units) {
@@ -171,16 +149,6 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
   }
   if (DebugLogEnabled()) LogChoice(*row, target, entry, grid, threads);
   return RunTiles(entry, args, &grid, threads, options);
-}
-
-// Only building a message or a list can throw, and only before any output is touched.
-template <typename Function>
-Status WithoutThrowing(const Function& function) noexcept {
-  try {
-    return function();
-  } catch (...) {
-    return {StatusCode::kOutOfMemory, {}};
-  }
 }
 
 Status RunMerge(const kernels::MergeArgs& args, const PartialAttention& a,

@@ -30,6 +30,22 @@ constexpr KernelRow NaiveRow(DType dtype) {
           .dtype = dtype,
           .forward = &Naive<T>};
 }
+template <typename T>
+constexpr KernelRow KvAppendRow(DType dtype) {
+  return {.name = "kv_append",
+          .operation = Operation::kCache,
+          .kernel = Kernel(),
+          .dtype = dtype,
+          .kv_append = &kernels::KvAppend<T>};
+}
+template <typename T>
+constexpr KernelRow KvBlocksRow(const char* name, DType dtype) {
+  return {.name = name,
+          .operation = Operation::kCache,
+          .kernel = Kernel(),
+          .dtype = dtype,
+          .kv_blocks = &kernels::KvBlocks<T>};
+}
 
 // The same entries: the arguments say where keys and values lie.
 template <typename T>
@@ -79,6 +95,18 @@ constexpr KernelRow kRows[] = {
     MergeRow<double>(DType::kF64),
     MergeRow<hwy::bfloat16_t>(DType::kBF16),
     MergeRow<hwy::float16_t>(DType::kF16),
+    KvAppendRow<float>(DType::kF32),
+    KvAppendRow<double>(DType::kF64),
+    KvAppendRow<hwy::bfloat16_t>(DType::kBF16),
+    KvAppendRow<hwy::float16_t>(DType::kF16),
+    KvBlocksRow<float>("kv_copy_blocks", DType::kF32),
+    KvBlocksRow<double>("kv_copy_blocks", DType::kF64),
+    KvBlocksRow<hwy::bfloat16_t>("kv_copy_blocks", DType::kBF16),
+    KvBlocksRow<hwy::float16_t>("kv_copy_blocks", DType::kF16),
+    KvBlocksRow<float>("kv_swap_blocks", DType::kF32),
+    KvBlocksRow<double>("kv_swap_blocks", DType::kF64),
+    KvBlocksRow<hwy::bfloat16_t>("kv_swap_blocks", DType::kBF16),
+    KvBlocksRow<hwy::float16_t>("kv_swap_blocks", DType::kF16),
 };
 
 }  // namespace
@@ -99,6 +127,13 @@ const KernelRow* FindKernel(Kernel kernel, DType dtype, Operation operation) {
 }
 
 const KernelRow* FindMerge(DType dtype) { return FindKernel(Kernel(), dtype, Operation::kMerge); }
+
+const KernelRow* FindKernel(std::string_view name, DType dtype) {
+  for (const KernelRow& row : kRows) {
+    if (row.name == name && row.dtype == dtype) return &row;
+  }
+  return nullptr;
+}
 
 const char* KernelName(Kernel kernel, Operation operation) {
   for (const KernelRow& row : KernelsOf(operation)) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "flashlane/attention.h"
 #include "kernels/kernels.h"
@@ -15,6 +16,7 @@ enum class Operation : uint8_t {
   kForward,  // Attention, AttentionVarlen
   kPaged,    // AttentionPaged
   kMerge,    // MergeStates
+  kCache,    // KvAppend, KvCopyBlocks, KvSwapBlocks
 };
 
 struct KernelRow {
@@ -25,6 +27,8 @@ struct KernelRow {
   kernels::ForwardEntry (*forward)(int64_t target) = nullptr;  // of kForward and kPaged
   kernels::MergeEntry (*merge)(int64_t target) = nullptr;      // of kMerge
   bool vectorised = false;                                     // the entry differs per target
+  kernels::KvAppendEntry (*kv_append)() = nullptr;             // of kCache, one of the two
+  kernels::KvBlocksEntry (*kv_blocks)() = nullptr;
 };
 
 std::span<const KernelRow> Registry();
@@ -37,6 +41,7 @@ inline std::span<const KernelRow> PagedKernels() { return KernelsOf(Operation::k
 // The row of Attention or AttentionPaged, or that of MergeStates; null where there is none.
 const KernelRow* FindKernel(Kernel kernel, DType dtype, Operation operation = Operation::kForward);
 const KernelRow* FindMerge(DType dtype);
+const KernelRow* FindKernel(std::string_view name, DType dtype);  // any row
 
 // "attention_flash" and the like; "?" for a value that is no kernel.
 const char* KernelName(Kernel kernel, Operation operation = Operation::kForward);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/kv_args.h"
 
 namespace flashlane::kernels {
 
@@ -34,6 +35,15 @@ struct MergeEntry {
   void (*run)(const MergeArgs& args, int64_t row_begin, int64_t row_end) = nullptr;
 };
 
+// Elements [begin, end) of every token, or of every block: k's item_size, then v's. Ranges that do
+// not meet may run at the same time, whatever the destinations.
+struct KvAppendEntry {
+  void (*run)(const KvAppendArgs& args, int64_t begin, int64_t end) = nullptr;
+};
+struct KvBlocksEntry {
+  void (*run)(const KvBlocksArgs& args, int64_t begin, int64_t end) = nullptr;
+};
+
 // Highway target bits that the vector kernels are compiled for, best (lowest) bit first in order
 // of preference; and those of them that can work with AMX tiles, as target | kAmxBit.
 int64_t CompiledTargets();
@@ -57,6 +67,12 @@ ForwardEntry AttentionNaive();
 // Union of two partial results; T as for AttentionFlash.
 template <typename T>
 MergeEntry MergeStates(int64_t target);
+
+// Copies into a paged cache; T as for AttentionNaive. Same on every target.
+template <typename T>
+KvAppendEntry KvAppend();
+template <typename T>
+KvBlocksEntry KvBlocks();
 
 }  // namespace flashlane::kernels
 

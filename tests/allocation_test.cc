@@ -9,6 +9,8 @@
 
 #include "flashlane/attention.h"
 #include "flashlane/info.h"
+#include "flashlane/kv_cache.h"
+#include "flashlane/paged.h"
 
 namespace {
 std::atomic<long> allocations{0};
@@ -76,6 +78,59 @@ TEST(AllocationTest, AWarmCallAllocatesNothing) {
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
     EXPECT_EQ(allocations - before, 0) << target;
   }
+}
+
+// Decode of mixed lengths, one with split keys, and a prefill chunk in the same call.
+TEST(AllocationTest, AWarmPagedCallAllocatesNothing) {
+  constexpr int64_t kBlocks = 128, kHeads = 4, kDim = 32;
+  std::vector<float> pool(kBlocks * 16 * 2 * kDim, 0.1f), q(20 * kHeads * kDim, 0.1f);
+  std::vector<float> out(q.size());
+  std::vector<uint32_t> table(3 * kBlocks), context_lens = {5, 1600, 100};
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint32_t>(i * 37 % kBlocks);
+  const std::vector<int> cu_seqlens_q = {0, 1, 2, 20};
+  PagedInputs inputs;
+  inputs.q = ConstTensorView(q.data(), DType::kF32, {20, kHeads, kDim});
+  inputs.k_cache = inputs.v_cache =
+      ConstTensorView(pool.data(), DType::kF32, {kBlocks, 16, 2, kDim});
+  inputs.block_table = ConstTensorView(table.data(), DType::kU32, {3, kBlocks});
+  inputs.context_lens = ConstTensorView(context_lens.data(), DType::kU32, {3});
+  inputs.cu_seqlens_q = ConstTensorView(cu_seqlens_q.data(), DType::kI32, {4});
+  AttentionOutputs outputs;
+  outputs.out = TensorView(out.data(), DType::kF32, {20, kHeads, kDim});
+  for (const std::string& target : SupportedTargets()) {
+    ExecOptions options;
+    options.target = target.c_str();
+    options.num_threads = 1;
+    ASSERT_TRUE(AttentionPaged(inputs, {}, outputs, options).ok());
+    const long before = allocations;
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(AttentionPaged(inputs, {}, outputs, options).ok());
+    EXPECT_EQ(allocations - before, 0) << target;
+  }
+}
+
+TEST(AllocationTest, AWarmCallOnTheCacheAllocatesNothing) {
+  std::vector<float> pool(2 * 64 * 16 * 4 * 32), space(pool.size()), k(500 * 4 * 32);
+  std::vector<long> slots(500), pairs = {0, 1, 1, 63, 2, 2};
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<long>(i * 7 % 1024) - 1;
+  const auto pools_in = [](std::vector<float>& memory) {
+    return KvPools{TensorView(memory.data(), DType::kF32, {64, 16, 4, 32}),
+                   TensorView(memory.data() + memory.size() / 2, DType::kF32, {64, 16, 4, 32})};
+  };
+  const KvPools pools = pools_in(pool), other = pools_in(space);
+  KvAppendInputs inputs;
+  inputs.k = inputs.v = ConstTensorView(k.data(), DType::kF32, {500, 4, 32});
+  inputs.slot_mapping = ConstTensorView(slots.data(), DType::kI64, {500});
+  const ConstTensorView mapping(pairs.data(), DType::kI64, {3, 2});
+  ExecOptions options;
+  options.num_threads = 1;
+  const auto call = [&] {
+    return KvAppend(inputs, pools, options).ok() && KvCopyBlocks(pools, mapping, options).ok() &&
+           KvSwapBlocks({pools.k_cache, pools.v_cache}, other, mapping, options).ok();
+  };
+  ASSERT_TRUE(call());
+  const long before = allocations;
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
+  EXPECT_EQ(allocations - before, 0);
 }
 
 // The count counts: a refused call builds a message.

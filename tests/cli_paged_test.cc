@@ -17,16 +17,11 @@
 namespace flashlane::cli {
 namespace {
 
-// Of a case's kernels, those that can be run.
-const std::string kKernels = testing::kPagedReadsThroughTheTable ? "" : " --kernel naive";
-
 const std::string kChunk = kCases + "paged_chunk.safetensors";
 
 TEST_F(CliTest, RunComputesPagedAnswers) {
   const std::vector<double> expected = Values<double>(Load(kChunk), "out");
-  std::vector<std::string> kernels = {"naive", "paged_naive"};
-  if (testing::kPagedReadsThroughTheTable) kernels.insert(kernels.end(), {"paged", ""});
-  for (const std::string& kernel : kernels) {
+  for (const std::string kernel : {"naive", "paged_naive", "paged", ""}) {
     const std::string flag = kernel.empty() ? "" : " --kernel " + kernel;
     const Outcome outcome =
         Flashlane("run " + kChunk + " --dtype f32" + flag + " --out " + Path("o"));
@@ -73,7 +68,7 @@ TEST_F(CliTest, RunRefusesBadPagedInput) {
   const auto changed = [&](const std::string& name, const auto& change) {
     SafetensorsFile file = Load(kChunk);
     change(file);
-    return Save(name, file) + kKernels;
+    return Save(name, file);
   };
   for (const char* name : {"k_cache", "v_cache", "block_table", "context_lens"}) {
     ExpectRunRefused(changed("absent", [&](auto& f) { f.tensors.erase(name); }),
@@ -90,8 +85,8 @@ TEST_F(CliTest, RunRefusesBadPagedInput) {
                    {"size'", "block_size", "16 is not 8", "'k_cache'"});
   ExpectRunRefused(changed("text", [](auto& f) { f.metadata["block_size"] = "eight"; }),
                    {"text'", "metadata 'block_size'", "'eight'"});
-  ExpectRunRefused(kChunk + kKernels + " --block-size 7", {"block_size", "7 is not 8"});
-  ExpectRunRefused(kChunk + kKernels + " --k-len 7", {"k_len", "context_lens"});
+  ExpectRunRefused(kChunk + " --block-size 7", {"block_size", "7 is not 8"});
+  ExpectRunRefused(kChunk + " --k-len 7", {"k_len", "context_lens"});
   ExpectRunRefused(kChunk + " --kernel flash", {"tensor 'k'", "missing"});
   ExpectRunRefused(kCases + "fwd_basic.safetensors --kernel paged", {"'k_cache'", "missing"});
   const auto set = [](SafetensorsFile& f, const char* name, std::uint32_t value) {
@@ -110,14 +105,12 @@ TEST_F(CliTest, VerifyTakesPagedCases) {
   EXPECT_EQ(LastLine(outcome.out), "4 passed, 0 failed");
   EXPECT_NE(outcome.out.find("paged_naive"), std::string::npos) << outcome.out;
 
-  const Outcome all = Flashlane("verify " + kChunk + " --dtype f32" + kKernels);
+  const Outcome all = Flashlane("verify " + kChunk + " --dtype f32");
   EXPECT_EQ(all.exit_code, 0) << all.out << all.err;
-  const std::size_t vector_rows =
-      testing::kPagedReadsThroughTheTable ? SupportedTargets().size() : 0;
-  EXPECT_EQ(LastLine(all.out), std::to_string(1 + vector_rows) + " passed, 0 failed");
+  EXPECT_EQ(LastLine(all.out), std::to_string(1 + SupportedTargets().size()) + " passed, 0 failed");
 
   const auto json =
-      nlohmann::json::parse(Flashlane("verify --json --time --dtype f32 " + kChunk + kKernels).out);
+      nlohmann::json::parse(Flashlane("verify --json --time --dtype f32 " + kChunk).out);
   for (const auto& row : json["rows"]) {
     EXPECT_EQ(row["truth"], "file");
     EXPECT_GT(row["time"]["gflops"].get<double>(), 0.0);

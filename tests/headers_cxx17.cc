@@ -2,6 +2,7 @@
 #include "flashlane/attention.h"
 #include "flashlane/export.h"
 #include "flashlane/info.h"
+#include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"

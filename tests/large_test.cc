@@ -1,7 +1,6 @@
 // Sizes that break 32-bit arithmetic and long sums, cheaply: sparse mappings and few visible keys.
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "dispatch/dtype.h"
 #include "tests/support/compare.h"
+#include "tests/support/memory.h"
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
 
@@ -18,26 +18,6 @@ namespace {
 
 class LargeTest : public RunTest {};
 class LargeVectorTest : public RunTest {};  // what the oracle, which visits every key, cannot do
-
-// Address space without memory behind it until it is written; reads give zeros.
-class SparseBuffer {
- public:
-  explicit SparseBuffer(size_t bytes) : bytes_(bytes) {
-    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  }
-  ~SparseBuffer() {
-    if (ok()) munmap(data_, bytes_);
-  }
-  SparseBuffer(const SparseBuffer&) = delete;
-  SparseBuffer& operator=(const SparseBuffer&) = delete;
-  bool ok() const { return data_ != MAP_FAILED; }
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  void* data_;
-  size_t bytes_;
-};
 
 // Every dimension's stride so large that offsets pass 2^31 and 2^32 elements.
 TEST_P(LargeTest, ElementOffsetsBeyond32Bits) {

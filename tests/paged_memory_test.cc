@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/support/guarded_buffer.h"
+#include "tests/support/memory.h"
 #include "tests/support/paged.h"
 #include "tests/support/runs.h"
 

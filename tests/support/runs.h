@@ -41,15 +41,10 @@ inline std::vector<RunCase> AllRuns() {
   return runs;
 }
 
-// To be removed with everything that asks it, once attention_paged reads through the table: until
-// then only its oracle can be tested.
-inline constexpr bool kPagedReadsThroughTheTable = true;
-
 // The same for the rows of AttentionPaged.
 inline std::vector<RunCase> PagedRuns() {
   std::vector<RunCase> runs;
   for (const KernelRow& row : PagedKernels()) {
-    if (row.vectorised && !kPagedReadsThroughTheTable) continue;
     for (const std::string& target : TargetsOf(row.kernel)) {
       runs.push_back({row.kernel, row.dtype, target});
     }

@@ -101,12 +101,15 @@ struct ExecOptions {
 
 // Computes out (and lse when present) from the inputs. Checks every rule above before anything is
 // read or written: on any error no output byte has changed.
-// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch. A
-// visible NaN, or an infinite value, reaches its own rows only. In BF16, on targets that multiply
-// bf16 themselves (KernelInfo::units), weights are rounded to bf16 for the product with v and
-// denormal elements count as 0. Runs in the caller's floating-point
-// environment and leaves it alone; floating-point exceptions must be masked, as they are by
-// default. Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the
+// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch. How a
+// sequence is computed depends on its own lengths and head counts only: with at most 8 rows per kv
+// head (queries x query heads of the group) K and V are streamed past them, and with at most 128
+// the keys are split and the parts merged; so a query alone may differ in its last bits from the
+// same query among others. A visible NaN, or an infinite value, reaches its own rows only. In BF16,
+// on targets that multiply bf16 themselves (KernelInfo::units; where rows are streamed also
+// AVX3_SPR), weights are rounded to bf16 for the product with v and denormal elements count as 0.
+// Runs in the caller's floating-point environment and leaves it alone; floating-point exceptions
+// must be masked, as they are by default. Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the
 // online softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded,
 // kOutOfMemory.
 FLASHLANE_API Status Attention(const AttentionInputs& inputs, const AttentionParams& params,

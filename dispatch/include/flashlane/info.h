@@ -25,11 +25,12 @@ FLASHLANE_API Status ChosenTarget(std::string* name);
 
 // One row of the kernel registry: a kernel that is not listed does not exist.
 struct KernelInfo {
-  std::string name;  // "attention_flash", "attention_naive", "merge_states"
+  std::string name;  // "attention_flash", "merge_states", "kv_append", ...
   DType dtype;
   bool vectorised;  // runs on the chosen target; otherwise scalar code, the same on all
-  // What multiplies on each of SupportedTargets(): "fma" (in F32, or F64 for F64), "bf16 dot" (pairs
-  // of bf16 summed in F32), "amx"; "scalar" where not vectorised. Empty for merge_states.
+  // What multiplies on each of SupportedTargets(): "fma" (in F32, or F64 for F64), "bf16 dot"
+  // (pairs of bf16 summed in F32), "amx"; "scalar" where not vectorised. Empty for merge_states and
+  // the kv_ kernels.
   std::vector<std::string> units;
 };
 FLASHLANE_API std::vector<KernelInfo> Kernels();

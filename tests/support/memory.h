@@ -1,6 +1,6 @@
-// Memory whose neighbours fault.
-#ifndef FLASHLANE_TESTS_SUPPORT_GUARDED_BUFFER_H_
-#define FLASHLANE_TESTS_SUPPORT_GUARDED_BUFFER_H_
+// Memory with something special about it: guarded by inaccessible pages, or sparse.
+#ifndef FLASHLANE_TESTS_SUPPORT_MEMORY_H_
+#define FLASHLANE_TESTS_SUPPORT_MEMORY_H_
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -37,6 +37,26 @@ class GuardedBuffer {
   size_t size_;
 };
 
+// Address space without memory behind it until it is written; reads give zeros.
+class SparseBuffer {
+ public:
+  explicit SparseBuffer(size_t bytes) : bytes_(bytes) {
+    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+  ~SparseBuffer() {
+    if (ok()) munmap(data_, bytes_);
+  }
+  SparseBuffer(const SparseBuffer&) = delete;
+  SparseBuffer& operator=(const SparseBuffer&) = delete;
+  bool ok() const { return data_ != MAP_FAILED; }
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  void* data_;
+  size_t bytes_;
+};
+
 }  // namespace flashlane::testing
 
-#endif  // FLASHLANE_TESTS_SUPPORT_GUARDED_BUFFER_H_
+#endif  // FLASHLANE_TESTS_SUPPORT_MEMORY_H_
