@@ -12,6 +12,7 @@
 #define FLASHLANE_KERNELS_STREAM_FMA_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,19 +29,43 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Asks for `count` elements from `at` on, a line at a time.
-template <size_t kCount, typename T>
-HWY_INLINE void PrefetchElements(const T* at) {
-  constexpr size_t kLine = kScratchAlignment / sizeof(T);
-  HWY_UNROLL(8)
-  for (size_t i = 0; i < kCount; i += kLine) hwy::Prefetch(at + i);
-}
-
-// Rows of K or V of one step, and of the next.
+// Rows of K or V of one step, and what it asks for of the next.
 template <typename T>
 struct StreamRows {
   const T* now[kUnitKeys];
   const T* next[kUnitKeys];
+};
+
+// Asks for the next rows line by line in the order of memory, whatever the order of the work that
+// it accompanies, so that the prefetchers of the machine see streams, too.
+template <typename T>
+class Prefetcher {
+ public:
+  HWY_INLINE Prefetcher(const StreamRows<T>& rows, int64_t width)
+      : row_(rows.next), end_(rows.next + kUnitKeys), width_(width) {}
+
+  // About as many elements as the work has just read.
+  template <size_t kCount>
+  HWY_INLINE void Advance() {
+    due_ += kCount;
+    for (; due_ >= kLine; due_ -= kLine) {
+      if (row_ == end_) return;
+      hwy::Prefetch(*row_ + at_);
+      at_ += kLine;
+      if (at_ >= width_) {
+        at_ = 0;
+        ++row_;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = static_cast<int64_t>(kScratchAlignment / sizeof(T));
+  const T* const* row_;
+  const T* const* const end_;
+  const int64_t width_;
+  int64_t at_ = 0;
+  int64_t due_ = 0;
 };
 
 template <typename T_>
@@ -77,20 +102,22 @@ struct FmaStream {
   static HWY_NOINLINE void AddValues(const Weight* weights, const StreamRows<T>& v, int64_t width,
                                      int64_t o_stride, C* o) {
     constexpr int64_t kTile = static_cast<int64_t>(Shape::kOutVectors) * kLanes;
+    Prefetcher<T> ahead(v, width);
     int64_t column = 0;
     for (; column + kTile <= width; column += kTile) {
-      AddColumns<Shape, Shape::kOutVectors>(weights, v, column, Whole{}, o_stride, o + column);
+      AddColumns<Shape, Shape::kOutVectors>(weights, v, column, Whole{}, o_stride, o + column,
+                                            ahead);
     }
     for (; column + kLanes <= width; column += kLanes) {
-      AddColumns<Shape, 1>(weights, v, column, Whole{}, o_stride, o + column);
+      AddColumns<Shape, 1>(weights, v, column, Whole{}, o_stride, o + column, ahead);
     }
     if (column == width) return;
     AddColumns<Shape, 1>(weights, v, column, Part{static_cast<size_t>(width - column)}, o_stride,
-                         o + column);
+                         o + column, ahead);
   }
 
-  // Column `column` of a row of O.
-  static int64_t OutIndex(int64_t column) { return column; }
+  // A row of O in order of the columns.
+  static void CopyOut(const C* o, int64_t o_stride, C* to) { std::copy(o, o + o_stride, to); }
 
  private:
   struct Whole {
@@ -103,7 +130,8 @@ struct FmaStream {
 
   template <class Shape, size_t kVecs, class Load>
   static HWY_INLINE void AddColumns(const Weight* weights, const StreamRows<T>& v, int64_t column,
-                                    const Load& load, int64_t o_stride, C* o) {
+                                    const Load& load, int64_t o_stride, C* o,
+                                    Prefetcher<T>& ahead) {
     const Tag<C> d;
     V acc[Shape::kRows][kVecs];
     HWY_UNROLL(8)
@@ -118,7 +146,7 @@ struct FmaStream {
       HWY_UNROLL(1)
       for (size_t key = 0; key < Shape::kKeys; ++key, ++w) {
         const T* from = v.now[tile * Shape::kKeys + key] + column;
-        PrefetchElements<kVecs * kLanes>(v.next[tile * Shape::kKeys + key] + column);
+        ahead.template Advance<kVecs * kLanes>();
         V value[kVecs];
         HWY_UNROLL(8)
         for (size_t i = 0; i < kVecs; ++i) value[i] = load(from + i * kLanes);

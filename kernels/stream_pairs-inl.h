@@ -67,23 +67,28 @@ struct PairStream {
                                      int64_t o_stride, C* o) {
     constexpr size_t kSteps = std::max<size_t>(Shape::kOutVectors / 2, 1);
     constexpr int64_t kTile = static_cast<int64_t>(kSteps) * kOutStep;
+    Prefetcher<T> ahead(v, width);
     int64_t column = 0;
     for (; column + kTile <= width; column += kTile) {
-      AddColumns<Shape, kSteps>(weights, v, column, Whole{}, o_stride, o + column);
+      AddColumns<Shape, kSteps>(weights, v, column, Whole{}, o_stride, o + column, ahead);
     }
     for (; column + kOutStep <= width; column += kOutStep) {
-      AddColumns<Shape, 1>(weights, v, column, Whole{}, o_stride, o + column);
+      AddColumns<Shape, 1>(weights, v, column, Whole{}, o_stride, o + column, ahead);
     }
     if (column == width) return;
     AddColumns<Shape, 1>(weights, v, column, Part{static_cast<size_t>(width - column)}, o_stride,
-                         o + column);
+                         o + column, ahead);
   }
 
   // Interleaving two rows leaves the lower four columns of every eight in one vector and the upper
   // four in the next.
-  static int64_t OutIndex(int64_t column) {
-    const int64_t in_step = column % kOutStep;
-    return column - in_step + in_step / 8 * 4 + in_step % 4 + (in_step % 8 < 4 ? 0 : kLanes);
+  static void CopyOut(const C* o, int64_t o_stride, C* to) {
+    for (; o_stride > 0; o_stride -= kOutStep, o += kOutStep) {
+      for (int64_t i = 0; i < kLanes; i += 4, to += 8) {
+        std::copy(o + i, o + i + 4, to);
+        std::copy(o + kLanes + i, o + kLanes + i + 4, to + 4);
+      }
+    }
   }
 
  private:
@@ -97,7 +102,8 @@ struct PairStream {
 
   template <class Shape, size_t kSteps, class Load>
   static HWY_INLINE void AddColumns(const Weight* weights, const StreamRows<T>& v, int64_t column,
-                                    const Load& load, int64_t o_stride, C* o) {
+                                    const Load& load, int64_t o_stride, C* o,
+                                    Prefetcher<T>& ahead) {
     static_assert(Shape::kKeys % 2 == 0);
     const Tag<float> d;
     const hn::RebindToUnsigned<D16> du16;
@@ -115,8 +121,7 @@ struct PairStream {
       HWY_UNROLL(1)
       for (size_t key = 0; key < Shape::kKeys; key += 2, w += 2) {
         const size_t at = tile * Shape::kKeys + key;
-        PrefetchElements<kSteps * kOutStep>(v.next[at] + column);
-        PrefetchElements<kSteps * kOutStep>(v.next[at + 1] + column);
+        ahead.template Advance<2 * kSteps * kOutStep>();
         V16 value[2 * kSteps];
         HWY_UNROLL(4)
         for (size_t i = 0; i < kSteps; ++i) {

@@ -35,7 +35,7 @@ struct RowResult {
   C m;
   C l;
   C exact_l;
-  C* out;
+  C* out;  // aligned, with room for whole vectors
 };
 
 // Row r of head h (of the tile) is query r / group of query head (kv_head + h) * group + r % group.
@@ -167,15 +167,21 @@ class StreamTileRows {
     return std::isnan(lse) ? std::numeric_limits<C>::quiet_NaN() : lse;
   }
 
-  // out * scale / l, 0 for a row without any weight; one NaN only.
+  // out * scale / l, 0 for a row without any weight; one NaN and one zero only, as PanelStore.
   template <typename T, typename C>
   void StoreOut(const RowResult<C>& result, C scale, T* to) const {
-    const int64_t width = args_.head_dim_v;
-    for (int64_t i = 0; i < width; ++i) {
-      const C out = result.l == C{0} ? C{0} : result.out[i] * scale / result.l;
-      result.out[i] = std::isnan(out) ? std::numeric_limits<C>::quiet_NaN() : out;
+    const hn::ScalableTag<C> d;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const auto nan = hn::Set(d, std::numeric_limits<C>::quiet_NaN());
+    const auto zero = hn::Zero(d);
+    for (int64_t i = 0; i < args_.head_dim_v; i += lanes) {
+      const auto o = hn::Mul(hn::Load(d, result.out + i), hn::Set(d, scale));
+      const auto l = hn::Set(d, result.l);
+      const auto empty = hn::Or(hn::Eq(l, zero), hn::Eq(o, zero));
+      const auto out = hn::IfThenZeroElse(empty, hn::Div(o, l));
+      hn::Store(hn::IfThenElse(hn::IsNaN(out), nan, out), d, result.out + i);
     }
-    DemoteRow(result.out, width, to);
+    DemoteRow(result.out, args_.head_dim_v, to);
   }
 
   const ForwardArgs& args_;

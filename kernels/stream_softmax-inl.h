@@ -36,9 +36,9 @@ HWY_NOINLINE void ScoreStep(const typename Unit::Q* q, int64_t q_stride,
   using V = hn::Vec<Tag<C>>;
   constexpr size_t kRows = Shape::kRows, kKeys = Shape::kKeys;
   const Tag<C> d;
+  Prefetcher<typename Unit::T> ahead(k, width);
   for (size_t tile = 0; tile < Shape::kTiles; ++tile) {
     const auto* now = k.now + tile * kKeys;
-    const auto* next = k.next + tile * kKeys;
     V sums[Shape::kSums];  // of row r and key i at r * kKeys + i
     HWY_UNROLL(16)
     for (size_t i = 0; i < Shape::kSums; ++i) sums[i] = hn::Zero(d);
@@ -59,8 +59,7 @@ HWY_NOINLINE void ScoreStep(const typename Unit::Q* q, int64_t q_stride,
     };
     int64_t at = 0;
     for (; at + Unit::kStep <= width; at += Unit::kStep) {
-      HWY_UNROLL(16)
-      for (size_t i = 0; i < kKeys; ++i) PrefetchElements<Unit::kStep>(next[i] + at);
+      ahead.template Advance<kKeys * Unit::kStep>();
       add(at, [](const auto* from) HWY_ATTR { return Unit::LoadK(from); });
     }
     if (at < width) {
