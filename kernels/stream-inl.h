@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "hwy/cache_control.h"
@@ -91,7 +92,7 @@ class StreamTile {
         tile_(tile),
         sequence_(Sequence::Of(args, tile.batch)),
         rows_(args, tile, sequence_),
-        scratch_(args, rows_.size(), tile.num_kv_heads, &carver),
+        scratch_(args, kStreamRows, tile.num_kv_heads, &carver),
         k_(KvRows<T>::Of(args, args.k, args.k_strides, tile.batch, tile.kv_head, sequence_)),
         v_(KvRows<T>::Of(args, args.v, args.v_strides, tile.batch, tile.kv_head, sequence_)) {
     std::fill(scratch_.zeros, scratch_.zeros + std::max(args.head_dim, args.head_dim_v), T());
@@ -110,25 +111,29 @@ class StreamTile {
  private:
   enum class Values { kPlain, kSelecting };
 
-  // The instance for this number of rows, at most kRows.
+  // The instance for this number of rows, at most kRows: there are five (8, 6, 4, 2, 1), because
+  // each takes seconds to compile; at most one row in four is idle.
   template <size_t kRows>
   void RunRows() {
     if constexpr (kRows > 1) {
-      if (rows_.size() < static_cast<int64_t>(kRows)) return RunRows<kRows - 1>();
+      constexpr size_t kFewer = kRows == 2 ? 1 : kRows - 2;
+      if (rows_.size() <= static_cast<int64_t>(kFewer)) return RunRows<kFewer>();
     }
     using Shape = StreamShape<C, kRows>;
     for (int64_t h = 0; h < tile_.num_kv_heads; ++h) Start<Shape>(h);
-    Sweep<Shape, Values::kPlain>(0, tile_.num_kv_heads);
+    Sweep<Shape>(Values::kPlain, 0, tile_.num_kv_heads);
     for (int64_t h = 0; h < tile_.num_kv_heads; ++h) {
       if (HWY_UNLIKELY(!OutIsFinite<Shape>(h))) {
         // Some value may have been NaN or infinite: once more, and hidden keys are left out instead
         // of weighed with 0.
         Start<Shape>(h);
-        Sweep<Shape, Values::kSelecting>(h, h + 1);
+        Sweep<Shape>(Values::kSelecting, h, h + 1);
       }
-      for (size_t r = 0; r < kRows; ++r) StoreRow<Shape>(h, r);
+      for (size_t r = 0; r < num_rows(); ++r) StoreRow<Shape>(h, r);
     }
   }
+
+  size_t num_rows() const { return static_cast<size_t>(rows_.size()); }
 
   template <class Shape>
   StreamState<C> State(int64_t h) const {
@@ -148,13 +153,16 @@ class StreamTile {
   template <class Shape>
   void Start(int64_t h) {
     const StreamState<C> state = State<Shape>(h);
-    constexpr size_t kUsed = Shape::kRows * Shape::kKeys;
-    std::fill(state.m, state.m + kUsed, -kInfinity<C>);
-    std::fill(state.m + kUsed, state.m + Shape::kSums, kInfinity<C>);
+    const size_t used = num_rows() * Shape::kKeys;
+    std::fill(state.m, state.m + used, -kInfinity<C>);
+    std::fill(state.m + used, state.m + Shape::kSums, kInfinity<C>);
     std::fill(state.l, state.l + Shape::kSums, C{0});
     if (state.exact_l != nullptr) std::fill(state.exact_l, state.exact_l + Shape::kSums, C{0});
     std::fill(Out<Shape>(h), Out<Shape>(h + 1), C{0});
-    for (size_t r = 0; r < Shape::kRows; ++r) {
+    std::memset(
+        Query<Shape>(h), 0,
+        static_cast<size_t>(Query<Shape>(h + 1) - Query<Shape>(h)) * sizeof(typename Unit::Q));
+    for (size_t r = 0; r < num_rows(); ++r) {
       Unit::PackQuery(rows_.template Row<const T>(args_.q, args_.q_strides, h, r), args_.head_dim,
                       Query<Shape>(h) + static_cast<int64_t>(r) * scratch_.q_stride);
     }
@@ -211,8 +219,8 @@ class StreamTile {
     }
   }
 
-  template <class Shape, Values kValues>
-  void Sweep(int64_t head_begin, int64_t head_end) {
+  template <class Shape>
+  void Sweep(Values values, int64_t head_begin, int64_t head_end) {
     constexpr int64_t kStep = static_cast<int64_t>(kUnitKeys);
     if (keys_.empty()) return;
     Offsets ring[3];
@@ -231,7 +239,7 @@ class StreamTile {
         Point(now->v, v_base, step_v_.now);
         PointAhead(next->v, v_.base, args_.v_strides.head, h, step_v_.next);
         TouchPages(*later, h);
-        Step<Shape, kValues>(h, begin, all_visible);
+        Step<Shape>(values, h, begin, all_visible);
       }
       Offsets* const done = now;
       now = next;
@@ -240,8 +248,8 @@ class StreamTile {
     }
   }
 
-  template <class Shape, Values kValues>
-  void Step(int64_t h, int64_t begin, bool all_visible) {
+  template <class Shape>
+  void Step(Values values, int64_t h, int64_t begin, bool all_visible) {
     C* const scores = scratch_.scores;
     ScoreStep<Unit, Shape>(Query<Shape>(h), scratch_.q_stride, step_k_, args_.head_dim, scores);
     StreamTerms<C> terms = rows_.template Terms<C>();
@@ -256,11 +264,11 @@ class StreamTile {
       RescaleRows<Shape>(state, largest, scratch_.o_stride, Out<Shape>(h));
     }
     WeighStep<Unit, Shape>(state, scores, scratch_.weights);
-    if constexpr (kValues == Values::kPlain) {
+    if (HWY_LIKELY(values == Values::kPlain)) {
       Unit::template AddValues<Shape>(scratch_.weights, step_v_, args_.head_dim_v,
                                       scratch_.o_stride, Out<Shape>(h));
     } else {
-      for (size_t r = 0; r < Shape::kRows; ++r) AddSelecting<Shape>(h, r);
+      for (size_t r = 0; r < num_rows(); ++r) AddSelecting<Shape>(h, r);
     }
   }
 

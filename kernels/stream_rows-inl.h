@@ -87,7 +87,7 @@ class StreamTileRows {
   HWY_NOINLINE void FillAdditive(int64_t h, int64_t begin, const KeyRange& keys,
                                  C* additive) const {
     std::fill(additive, additive + Shape::kScores, C{0});
-    for (size_t r = 0; r < Shape::kRows; ++r) {
+    for (size_t r = 0; r < static_cast<size_t>(size()); ++r) {
       const KeyRange any = mask_.Visible(Query(r));
       const KeyRange visible{std::max(any.begin, keys.begin), std::min(any.end, keys.end)};
       const C slope =
