@@ -2,6 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -39,7 +40,9 @@ class PlainNames : public benchmark::BenchmarkReporter {
   benchmark::BenchmarkReporter* to_;
 };
 
+constexpr int kFailed = 1, kBadUsage = 2;  // exit statuses
 constexpr double kDefaultSeconds = 1.0;
+constexpr std::string_view kSecondsFlag = "--seconds_per_row=";
 
 struct Options {
   double seconds = kDefaultSeconds;
@@ -47,17 +50,39 @@ struct Options {
   bool json_file = false;  // --benchmark_out is given, and is JSON
 };
 
-// Takes --seconds_per_row away and notes what else matters here.
-Options ReadOptions(int* argc, char** argv) {
-  constexpr std::string_view kSeconds = "--seconds_per_row=";
-  Options options;
+void PrintHelp() {
+  std::printf(
+      "Rows time themselves for --seconds_per_row=<seconds> each (default %g), in place of\n"
+      "--benchmark_min_time and --benchmark_min_warmup_time, which are refused. Without a filter\n"
+      "the default rows run, with --benchmark_filter=. all. The rest is Google Benchmark's:\n\n",
+      kDefaultSeconds);
+  benchmark::PrintDefaultHelp();
+}
+
+bool ReadSeconds(const char* text, double* seconds) {
+  char* end = nullptr;
+  *seconds = std::strtod(text, &end);
+  if (end != text && *end == '\0' && std::isfinite(*seconds) && *seconds > 0) return true;
+  std::fprintf(stderr, "%s%s: not a number of seconds above 0\n", kSecondsFlag.data(), text);
+  return false;
+}
+
+// Takes --seconds_per_row away and notes what else matters here. False, with a message, for what
+// would be ignored.
+bool ReadOptions(int* argc, char** argv, Options* found) {
+  Options& options = *found;
   bool json = true;
   int kept = 0;
   for (int i = 0; i < *argc; ++i) {
     const std::string_view argument = argv[i];
-    if (argument.starts_with(kSeconds)) {
-      options.seconds = std::atof(argument.substr(kSeconds.size()).data());
+    if (argument.starts_with(kSecondsFlag)) {
+      if (!ReadSeconds(argv[i] + kSecondsFlag.size(), &options.seconds)) return false;
       continue;
+    }
+    if (argument.starts_with("--benchmark_min_")) {
+      std::fprintf(stderr, "%s: rows time themselves; use %sSECONDS\n", argv[i],
+                   kSecondsFlag.data());
+      return false;
     }
     if (argument == "--benchmark_list_tests" || argument == "--benchmark_list_tests=true") {
       options.list = true;
@@ -69,12 +94,14 @@ Options ReadOptions(int* argc, char** argv) {
   argv[kept] = nullptr;
   *argc = kept;
   options.json_file = options.json_file && json;
-  return options;
+  return true;
 }
 
 // The rows that `filter` selects: none given, those by default; else all that match, or with a
-// leading '-' do not, as Google Benchmark reads it. False if it is not a regular expression.
+// leading '-' do not, as Google Benchmark reads it. False, with a message, if it is not a regular
+// expression or selects none.
 bool Select(const std::vector<Row>& rows, std::string filter, std::vector<const Row*>* selected) {
+  const std::string given = filter;
   const bool all = filter.empty();
   const bool negative = filter.starts_with('-');
   if (negative) filter.erase(0, 1);
@@ -86,10 +113,15 @@ bool Select(const std::vector<Row>& rows, std::string filter, std::vector<const 
       if (match) selected->push_back(&row);
     }
   } catch (const std::regex_error& error) {
-    std::fprintf(stderr, "--benchmark_filter: %s\n", error.what());
+    std::fprintf(stderr, "--benchmark_filter=%s: %s\n", given.c_str(), error.what());
     return false;
   }
-  return true;
+  if (!selected->empty()) return true;
+  std::fprintf(stderr,
+               "--benchmark_filter=%s: no row matches; all rows: --benchmark_list_tests "
+               "--benchmark_filter=.\n",
+               given.c_str());
+  return false;
 }
 
 void Register(const Row& row, double seconds, bool* failed) {
@@ -113,7 +145,8 @@ void Register(const Row& row, double seconds, bool* failed) {
 }  // namespace
 
 int RunRows(const std::vector<Row>& rows, int argc, char** argv) {
-  const Options options = ReadOptions(&argc, argv);
+  Options options;
+  if (!ReadOptions(&argc, argv, &options)) return kBadUsage;
   // One column per counter, unless the command line says otherwise.
   std::vector<char*> arguments(argv, argv + argc);
   std::string tabular = "--benchmark_counters_tabular=true";
@@ -121,10 +154,10 @@ int RunRows(const std::vector<Row>& rows, int argc, char** argv) {
   argc = static_cast<int>(arguments.size());
   arguments.push_back(nullptr);
   argv = arguments.data();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::Initialize(&argc, argv, PrintHelp);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return kBadUsage;
   std::vector<const Row*> selected;
-  if (!Select(rows, benchmark::GetBenchmarkFilter(), &selected)) return 1;
+  if (!Select(rows, benchmark::GetBenchmarkFilter(), &selected)) return kBadUsage;
   if (options.list) {
     for (const Row* row : selected) std::printf("%s\n", row->name.c_str());
     return 0;
@@ -137,7 +170,7 @@ int RunRows(const std::vector<Row>& rows, int argc, char** argv) {
   PlainNames file(&json);
   benchmark::RunSpecifiedBenchmarks(&display, options.json_file ? &file : nullptr, ".");
   benchmark::Shutdown();
-  return selected.empty() || failed ? 1 : 0;
+  return failed ? kFailed : 0;
 }
 
 }  // namespace flashlane::bench

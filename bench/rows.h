@@ -6,7 +6,11 @@
 //   program --benchmark_list_tests       names only, of the same selection
 //   program --seconds_per_row=S          more than the default 1 s steadies the medians
 //
-// and Google Benchmark's own options (--benchmark_out=FILE, --benchmark_repetitions=N ...).
+// and Google Benchmark's own options (--benchmark_out=FILE, --benchmark_repetitions=N ...) but for
+// --benchmark_min_time: rows time themselves. Status: 0, 1 if a row failed, 2 for bad usage.
+//
+// "Library was built as DEBUG" speaks of Google Benchmark, not of this project: Debian builds its
+// package without NDEBUG. Its timers are not used here, so that no number depends on it.
 #ifndef FLASHLANE_BENCH_ROWS_H_
 #define FLASHLANE_BENCH_ROWS_H_
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From a fresh clone to proof, in one command: installs what is missing, builds the `flashlane` program and lets it
 # compute two layers of a real sentence encoder on every instruction set that this machine has. The table shows, for
-# each, the error against the exact (f64) answers and the speed. Can be run from anywhere; a second run takes seconds.
+# each, the error against the exact (f64) answers and the speed with all threads (FLASHLANE_NUM_THREADS=1: of one).
+# Can be run from anywhere; a second run takes seconds.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -26,10 +26,13 @@ bool SameName(std::string_view a, std::string_view b) {
 }
 
 bool IsKnownName(std::string_view name) {
+  // hwy/targets.h up to Highway 1.3, which brought AVX10_2.
   static constexpr std::string_view kElsewhere[] = {
-      "AVX3_SPR",         "AVX3_ZEN4", "AVX3", "AVX2",    "SSE2",     "AMX", "NEON",  "NEON_BF16",
-      "NEON_WITHOUT_AES", "SVE",       "SVE2", "SVE_256", "SVE2_128", "RVV", "SSSE3", "SSE4",
-      "AVX3_DL"};
+      "AMX",   "AVX10_2", "AVX3_SPR", "AVX3_ZEN4", "AVX3_DL",   "AVX3",        "AVX2",
+      "SSE4",  "SSSE3",   "SSE2",     "NEON",      "NEON_BF16", "SVE",         "NEON_WITHOUT_AES",
+      "SVE2",  "SVE_256", "SVE2_128", "RVV",       "PPC8",      "PPC9",        "PPC10",
+      "Z14",   "Z15",     "WASM",     "LSX",       "LASX",      "WASM_EMU256", "EMU128",
+      "SCALAR"};
   return std::any_of(std::begin(kElsewhere), std::end(kElsewhere),
                      [&](std::string_view known) { return SameName(known, name); });
 }

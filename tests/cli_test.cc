@@ -41,7 +41,12 @@ TEST_F(CliTest, InfoListsTargetsAndRegistry) {
   EXPECT_EQ(text.exit_code, 0);
   for (const KernelInfo& kernel : Kernels()) {
     EXPECT_NE(text.out.find(kernel.name), std::string::npos) << text.out;
+    for (const std::string& unit : kernel.units) {  // has its line in the legend
+      EXPECT_NE(text.out.find("\n  " + unit + " "), std::string::npos) << unit << "\n" << text.out;
+    }
   }
+  const bool all_run = CompiledTargets() == SupportedTargets();
+  EXPECT_EQ(text.out.find("\n  unused") == std::string::npos, all_run) << text.out;
   const auto json = nlohmann::json::parse(Flashlane("info --json").out);
   EXPECT_EQ(json["version"], Version());
   EXPECT_EQ(json["targets"]["compiled"], nlohmann::json(CompiledTargets()));

@@ -86,8 +86,9 @@ TEST_F(CliTest, VerifySaysWhatItComparesWith) {
 
 TEST_F(CliTest, VerifyTimes) {
   const Outcome outcome =
-      Flashlane("verify " + kCases + "fwd_basic.safetensors --time --dtype f32");
+      Flashlane("verify " + kCases + "fwd_basic.safetensors --time --dtype f32 --threads 1");
   EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_NE(outcome.out.find(", 1 thread\n"), std::string::npos) << outcome.out;
   for (const char* title : {"case", "kernel", "dtype", "target", "of tolerance", "GFLOP/s"}) {
     EXPECT_NE(outcome.out.find(title), std::string::npos) << title;
   }

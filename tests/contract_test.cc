@@ -227,6 +227,8 @@ std::vector<Broken> OptionRules() {
       {"TargetEmpty", kBad, "target: '' is not a target", [](Call& c) { c.options.target = ""; }},
       {"TargetElsewhere", StatusCode::kUnsupported, "is not in this build",
        [](Call& c) { c.options.target = "RVV"; }},
+      {"TargetSwitchedOff", StatusCode::kUnsupported, "is not in this build",
+       [](Call& c) { c.options.target = "AVX10_2"; }},
       {"DTypeUnsupported", StatusCode::kUnsupported,
        "kernel: ? is no attention kernel for dtype F32",
        [](Call& c) { c.options.kernel = static_cast<Kernel>(77); }},

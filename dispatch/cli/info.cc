@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dispatch/amx.h"
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
@@ -57,10 +58,58 @@ std::string UnitsOf(const KernelInfo& kernel) {
   return kernel.vectorised ? kernel.units[0] + " on every supported target" : kernel.units[0];
 }
 
+bool Holds(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+// Why the targets that are compiled but not supported are not. Of vector targets there is one
+// reason.
+std::string UnusedTargets() {
+  const std::vector<std::string> supported = SupportedTargets();
+  std::vector<std::string> unused;
+  for (const std::string& target : CompiledTargets()) {
+    if (Holds(supported, target)) continue;
+    const char* reason = target == "AMX" ? WhyNoAmx() : nullptr;
+    unused.push_back(target + " (" + (reason != nullptr ? reason : "this CPU does not run it") +
+                     ")");
+  }
+  return Join(unused, ", ");
+}
+
+// What the names of units mean, of those that are shown.
+void PrintLegend(std::ostream& out) {
+  struct Meaning {
+    const char *unit, *text;
+  };
+  static constexpr Meaning kMeanings[] = {
+      {"fma",
+       "multiply-adds in f32, in f64 for f64; bf16 and f16 are promoted to f32.\n"
+       "            SSE2 has no fused ones: it multiplies and adds separately"},
+      {"bf16 dot", "products of bf16 pairs, summed in f32"},
+      {"amx", "tiles of bf16, summed in f32"},
+      {"scalar", "plain code, the same on all targets"},
+  };
+  std::vector<std::string> shown;
+  for (const KernelInfo& kernel : Kernels()) {
+    shown.insert(shown.end(), kernel.units.begin(), kernel.units.end());
+  }
+  constexpr std::size_t kUnitWidth = 10;
+  out << "units\n";
+  for (const Meaning& meaning : kMeanings) {
+    std::string unit = meaning.unit;
+    if (!Holds(shown, unit)) continue;
+    unit.resize(kUnitWidth, ' ');
+    out << "  " << unit << meaning.text << "\n";
+  }
+}
+
 void PrintText(const std::string& chosen, std::ostream& out) {
   out << "flashlane  " << Version() << "\ncpu        " << CpuName() << "\ntargets\n  compiled   "
       << Join(CompiledTargets(), " ") << "\n  supported  " << Join(SupportedTargets(), " ")
-      << "\n  chosen     " << chosen << "\nkernels\n";
+      << "\n  chosen     " << chosen << "\n";
+  const std::string unused = UnusedTargets();
+  if (!unused.empty()) out << "  unused     " << unused << "\n";
+  out << "kernels\n";
   std::size_t width = 0;
   for (const KernelInfo& kernel : Kernels()) width = std::max(width, kernel.name.size());
   std::string previous;
@@ -72,6 +121,7 @@ void PrintText(const std::string& chosen, std::ostream& out) {
         << std::string(kDTypeWidth + 2 - dtype.size(), ' ') << UnitsOf(kernel) << "\n";
     previous = kernel.name;
   }
+  PrintLegend(out);
 }
 
 }  // namespace

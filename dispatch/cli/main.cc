@@ -93,7 +93,8 @@ std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* opt
   verify->add_option("--dtype", options->dtypes, "all, or names: f32,f64,bf16,f16");
   verify->add_option("--threads", options->threads, "Threads at most; default: all");
   verify->add_flag("--json", options->json, "Print one JSON object");
-  verify->add_flag("--time", options->time, "Also time each, and print every row");
+  verify->add_flag("--time", options->time,
+                   "Also time each with all its threads, and print every row");
   verify->add_flag("--verbose", options->verbose, "Print every row");
   return [options] {
     int failed = 0;

@@ -13,6 +13,7 @@
 #include "dispatch/cli/text.h"
 #include "dispatch/cli/verify_report.h"
 #include "dispatch/dtype.h"
+#include "dispatch/exec_options.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
 #include "flashlane/info.h"
@@ -144,6 +145,9 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
     if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
   }
   VerifyReport report;
+  ExecOptions exec;
+  exec.num_threads = options.threads;
+  if (Status s = ThreadLimit(exec, &report.threads); !s.ok()) return s;
   for (const std::string& file : files) {
     if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
     if (!IsRegistered(loaded.kernel)) {
@@ -158,7 +162,10 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
     PrintJson(report, out);
     return {};
   }
-  if (options.time) out << "Flashlane " << Version() << " on " << CpuName() << "\n\n";
+  if (options.time) {
+    out << "Flashlane " << Version() << " on " << CpuName() << ", " << report.threads
+        << (report.threads == 1 ? " thread\n\n" : " threads\n\n");
+  }
   if (options.time || options.verbose) PrintRows(report, out);
   if (!options.time) PrintSummary(report, out);
   PrintOutcome(report, out);

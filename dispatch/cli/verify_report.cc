@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -127,9 +128,12 @@ void PrintRows(const VerifyReport& report, std::ostream& out) {
          "lse\n";
   if (timed) {
     out << "µs/call: best of the repetitions; GFLOP/s: visible query-key pairs x 2 (D + Dv), at "
-           "the "
-           "best;\n× oracle: how many times as fast as kernel naive (scalar code) in the same "
-           "dtype\n";
+           "the best,\nof "
+        << (report.threads == 1 ? "one thread"
+                                : "all " + std::to_string(report.threads) +
+                                      " threads together (small calls use fewer)")
+        << "; × oracle: how many times as fast as kernel naive\n(scalar code, as many threads) in "
+           "the same dtype\n";
   }
   if (AnyRecomputed(report)) out << kRecomputedNote;
   out << '\n';
@@ -193,6 +197,7 @@ void PrintJson(const VerifyReport& report, std::ostream& out) {
   nlohmann::ordered_json json;
   json["machine"] = {
       {"version", Version()}, {"cpu", CpuName()}, {"supported_targets", SupportedTargets()}};
+  json["threads"] = report.threads;
   json["passed"] = report.passed();
   json["failed"] = report.failed();
   json["skipped"] = report.skipped;

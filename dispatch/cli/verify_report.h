@@ -12,6 +12,7 @@
 namespace flashlane::cli {
 
 struct VerifyReport {
+  int threads = 1;  // that a call may use
   std::vector<VerifyRow> rows;
   std::map<std::string, std::vector<std::string>> skipped;  // kernel -> names of its cases
 

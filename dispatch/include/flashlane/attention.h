@@ -18,8 +18,9 @@
 namespace flashlane {
 
 // Operands. q, k, v share one dtype: F32, F64, BF16 or F16.
-// Any strides with an innermost stride of 1; stride 0 broadcasts. Optional operands are absent when
-// their view is default-constructed.
+// Any strides with an innermost stride of 1; stride 0 broadcasts. data is aligned to its element's
+// size, here and in every other operand and output; more gains little. Optional operands are absent
+// when their view is default-constructed.
 struct AttentionInputs {
   ConstTensorView q;  // [B, Hq, Sq, D]
   ConstTensorView k;  // [B, Hkv, Sk, D], Hq % Hkv == 0; query head h reads kv head h / (Hq / Hkv)
@@ -90,8 +91,8 @@ struct ExecOptions {
   // Threads to use at most; 0 = FLASHLANE_NUM_THREADS if set, else all that the caller's
   // tbb::task_arena grants. More than the arena grants is not an error.
   int num_threads = 0;
-  // Vector target by name ("AVX3_SPR", "AVX3_ZEN4", "AVX3", "AVX2", "SSE2", "NEON", ...);
-  // null = FLASHLANE_TARGET if set, else the best the machine has.
+  // Vector target by name ("AMX", "AVX3_SPR", "AVX3_ZEN4", "AVX3", "AVX2", "SSE2", "NEON", ...: see
+  // SupportedTargets); null = FLASHLANE_TARGET if set, else the best the machine has.
   const char* target = nullptr;
   Accumulator accumulator = Accumulator::kInput;
   // Work budget: a call that would need more is refused with kBudgetExceeded before any work.
@@ -107,11 +108,13 @@ struct ExecOptions {
 // the keys are split and the parts merged; so a query alone may differ in its last bits from the
 // same query among others. A visible NaN, or an infinite value, reaches its own rows only. In BF16,
 // on targets that multiply bf16 themselves (KernelInfo::units; where rows are streamed also
-// AVX3_SPR), weights are rounded to bf16 for the product with v and denormal elements count as 0.
+// AVX3_SPR), weights are rounded to bf16 for the product with v, and denormal numbers count as 0:
+// elements of q, k and v, and products and sums on the way (below 2^-126). There lse is coarser,
+// too: of weights within 2^-13 each.
 // Runs in the caller's floating-point environment and leaves it alone; floating-point exceptions
-// must be masked, as they are by default. Source: Dao, "FlashAttention-2" (2023), algorithm 1; Milakov & Gimelshein (2018) for the
-// online softmax. Errors: kInvalidArgument, kUnsupported (dtype or target), kBudgetExceeded,
-// kOutOfMemory.
+// must be masked, as they are by default. Source: Dao, "FlashAttention-2" (2023), algorithm 1;
+// Milakov & Gimelshein (2018) for the online softmax. Errors: kInvalidArgument, kUnsupported (dtype
+// or target), kBudgetExceeded, kOutOfMemory.
 FLASHLANE_API Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
                                const AttentionOutputs& outputs,
                                const ExecOptions& options = {}) noexcept;

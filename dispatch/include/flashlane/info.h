@@ -28,9 +28,10 @@ struct KernelInfo {
   std::string name;  // "attention_flash", "merge_states", "kv_append", ...
   DType dtype;
   bool vectorised;  // runs on the chosen target; otherwise scalar code, the same on all
-  // What multiplies on each of SupportedTargets(): "fma" (in F32, or F64 for F64), "bf16 dot"
-  // (pairs of bf16 summed in F32), "amx"; "scalar" where not vectorised. Empty for merge_states and
-  // the kv_ kernels.
+  // What multiplies on each of SupportedTargets(): "fma" (multiply-adds in F32, in F64 for F64;
+  // BF16 and F16 are promoted to F32. SSE2 has no fused ones and multiplies and adds separately),
+  // "bf16 dot" (pairs of bf16, summed in F32), "amx" (tiles of bf16, summed in F32); "scalar" where
+  // not vectorised. Empty for merge_states and the kv_ kernels.
   std::vector<std::string> units;
 };
 FLASHLANE_API std::vector<KernelInfo> Kernels();
