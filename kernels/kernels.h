@@ -1,5 +1,5 @@
-// The entries of kernels/: per kernel a {plan, run} pair for one element type and one target. The
-// registry in dispatch/ is the only caller.
+// The entries of kernels/: per kernel a {plan, run} pair for one element type and one target. They
+// are called through the registry in dispatch/ only.
 #ifndef FLASHLANE_KERNELS_KERNELS_H_
 #define FLASHLANE_KERNELS_KERNELS_H_
 

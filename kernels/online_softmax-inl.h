@@ -2,9 +2,10 @@
 // that every reduction is vertical. Sources: Milakov & Gimelshein (2018); Dao, FlashAttention-2
 // (2023).
 //
-// Two domains. Fast: scores arrive in units of log2(e) (folded into q), weights are exp2(s - m).
-// Exact: scores are natural, so that no finite score can overflow by the change of base, and
-// weights are exp2((s - m) * log2(e)); softcap, ALiBi, bias and masks need it.
+// Two domains. Fast: scores times `unit` are in units of log2(e) (the unit is 1 where the factor is
+// folded into q), weights are exp2(s * unit - m). Exact: scores are natural, so that no finite
+// score can overflow by the change of base, and weights are exp2((s - m) * log2(e)); softcap,
+// ALiBi, bias and masks need it.
 
 #if defined(FLASHLANE_KERNELS_ONLINE_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_ONLINE_SOFTMAX_INL_H_

@@ -1,6 +1,8 @@
-// The two products of attention in registers, S^T = K Q^T and O^T += V^T P^T: the only file of the
-// kernels where an instruction set differs. In both the lanes are query rows, the right operand is
-// a packed panel, and the left operand is read element by element as a broadcast.
+// What instruction sets have, and the two products of attention in registers by multiply-adds, S^T
+// = K Q^T and O^T += V^T P^T. With tile_dot-inl.h and tile_amx-inl.h, which multiply pairs of bf16,
+// the only files of the kernels where an instruction set differs. In both the lanes are query rows,
+// the right operand is a packed panel, and the left operand is read element by element as a
+// broadcast.
 //
 // Cost per register tile and step of depth: kVecs vector loads and kRows broadcasts for
 // kRows * kVecs multiply-adds.
