@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "dispatch/tolerance.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
+#include "tests/support/compare.h"
 #include "tests/support/paged.h"
 #include "tests/support/runs.h"
 
@@ -70,15 +70,7 @@ TEST_P(PagedServingTest, SplitKeysAreWithinTheTolerance) {
     spec.params.softcap = 5.0;
     spec.sinks = spec.alibi = seqlen_q != 5;
     const PagedProblem problem(spec, GetParam().dtype);
-    ForwardReference reference;
-    const Status status = MakePagedReference(problem.Inputs(), spec.params, {}, 0, &reference);
-    ASSERT_TRUE(status.ok()) << status.message();
-    const PagedProblem::Outputs paged = problem.Run(GetParam().Options());
-    ASSERT_TRUE(paged.status.ok()) << paged.status.message();
-    const Comparison out = CompareOut(reference, paged.out.View());
-    EXPECT_TRUE(out.agrees) << spec.ToString() << ": " << out.message;
-    const Comparison lse = CompareLse(reference, paged.lse.View());
-    EXPECT_TRUE(lse.agrees) << spec.ToString() << ": " << lse.message;
+    EXPECT_TRUE(AgreesWithTruth(problem, GetParam().Options())) << spec.ToString();
   }
 }
 

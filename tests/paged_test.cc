@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/tolerance.h"
+#include "tests/support/compare.h"
 #include "tests/support/paged.h"
 #include "tests/support/runs.h"
 
@@ -46,15 +46,7 @@ class PagedTest : public RunTest {
 
   static void ExpectWithinTolerance(const PagedSpec& spec) {
     const PagedProblem problem(spec, GetParam().dtype);
-    ForwardReference reference;
-    const Status status = MakePagedReference(problem.Inputs(), spec.params, {}, 0, &reference);
-    ASSERT_TRUE(status.ok()) << status.message();
-    const PagedProblem::Outputs paged = problem.Run(GetParam().Options());
-    ASSERT_TRUE(paged.status.ok()) << paged.status.message();
-    const Comparison out = CompareOut(reference, paged.out.View());
-    EXPECT_TRUE(out.agrees) << spec.ToString() << ": " << out.message;
-    const Comparison lse = CompareLse(reference, paged.lse.View());
-    EXPECT_TRUE(lse.agrees) << spec.ToString() << ": " << lse.message;
+    EXPECT_TRUE(AgreesWithTruth(problem, GetParam().Options())) << spec.ToString();
   }
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "dispatch/tolerance.h"
+#include "tests/support/paged.h"
 #include "tests/support/problem.h"
 
 namespace flashlane::testing {
@@ -18,13 +19,30 @@ inline ForwardReference ReferenceOf(const Problem& problem) {
   return reference;
 }
 
-inline ::testing::AssertionResult Agrees(const ForwardReference& reference, const Result& result) {
-  if (!result.status.ok()) return ::testing::AssertionFailure() << result.status.message();
-  const Comparison out = CompareOut(reference, result.out_tensor.View());
+inline ::testing::AssertionResult Agrees(const ForwardReference& reference, const Status& status,
+                                         const OwnedTensor& out_tensor,
+                                         const OwnedTensor& lse_tensor) {
+  if (!status.ok()) return ::testing::AssertionFailure() << status.message();
+  const Comparison out = CompareOut(reference, out_tensor.View());
   if (!out.agrees) return ::testing::AssertionFailure() << "out: " << out.message;
-  const Comparison lse = CompareLse(reference, result.lse_tensor.View());
+  const Comparison lse = CompareLse(reference, lse_tensor.View());
   if (!lse.agrees) return ::testing::AssertionFailure() << "lse: " << lse.message;
   return ::testing::AssertionSuccess();
+}
+
+inline ::testing::AssertionResult Agrees(const ForwardReference& reference, const Result& result) {
+  return Agrees(reference, result.status, result.out_tensor, result.lse_tensor);
+}
+
+// A paged problem against its own truth.
+inline ::testing::AssertionResult AgreesWithTruth(const PagedProblem& problem,
+                                                  const ExecOptions& options) {
+  ForwardReference reference;
+  const Status status =
+      MakePagedReference(problem.Inputs(), problem.spec().params, {}, 0, &reference);
+  if (!status.ok()) return ::testing::AssertionFailure() << status.message();
+  const PagedProblem::Outputs paged = problem.Run(options);
+  return Agrees(reference, paged.status, paged.out, paged.lse);
 }
 
 }  // namespace flashlane::testing
