@@ -1,5 +1,4 @@
-// Decode and the merging of split keys on every vector target: stream-inl.h and merge_splits-inl.h,
-// dispatched.
+// Decode and the merging of split keys on every vector target: stream-inl.h, dispatched.
 
 #include <cstdint>
 #include <iterator>
@@ -12,30 +11,15 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep; must come before highway.h and *-inl.h
 
 #include "hwy/highway.h"
-#include "kernels/merge_splits-inl.h"
 #include "kernels/stream-inl.h"
 #include "kernels/stream_fma-inl.h"
-#include "kernels/stream_pairs-inl.h"
-#include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
-template <class Unit>
-StreamEntry EntryOf() {
-  return {&StreamTile<Unit>::ScratchBytes, &RunStream<Unit>, &MergeSplits<typename Unit::T>,
-          sizeof(typename Unit::C)};
-}
-
-StreamEntry StreamF32() { return EntryOf<FmaStream<float>>(); }
-StreamEntry StreamF64() { return EntryOf<FmaStream<double>>(); }
-#if FLASHLANE_HAS_PAIRS
-StreamEntry StreamBF16() { return EntryOf<PairStream>(); }
-#else
-StreamEntry StreamBF16() { return EntryOf<FmaStream<hwy::bfloat16_t>>(); }
-#endif
-StreamEntry StreamF16() { return EntryOf<FmaStream<hwy::float16_t>>(); }
+StreamEntry StreamF32() { return StreamEntryOf<FmaStream<float>>(); }
+StreamEntry StreamF64() { return StreamEntryOf<FmaStream<double>>(); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
@@ -46,8 +30,6 @@ namespace flashlane::kernels {
 
 HWY_EXPORT(StreamF32);
 HWY_EXPORT(StreamF64);
-HWY_EXPORT(StreamBF16);
-HWY_EXPORT(StreamF16);
 
 template <>
 StreamEntry AttentionStream<float>(int64_t target) {
@@ -56,14 +38,6 @@ StreamEntry AttentionStream<float>(int64_t target) {
 template <>
 StreamEntry AttentionStream<double>(int64_t target) {
   return FLASHLANE_DISPATCH(StreamF64, target)();
-}
-template <>
-StreamEntry AttentionStream<hwy::bfloat16_t>(int64_t target) {
-  return FLASHLANE_DISPATCH(StreamBF16, target)();
-}
-template <>
-StreamEntry AttentionStream<hwy::float16_t>(int64_t target) {
-  return FLASHLANE_DISPATCH(StreamF16, target)();
 }
 
 }  // namespace flashlane::kernels

@@ -27,9 +27,11 @@
 #include "hwy/highway.h"
 #include "kernels/args.h"
 #include "kernels/flash_scratch.h"
+#include "kernels/kernels.h"
 #include "kernels/key_splits.h"
 #include "kernels/kv_source.h"
 #include "kernels/mask.h"
+#include "kernels/merge_splits-inl.h"
 #include "kernels/stream_fma-inl.h"
 #include "kernels/stream_rows-inl.h"
 #include "kernels/stream_shape-inl.h"
@@ -325,6 +327,12 @@ class StreamTile {
 template <class Unit>
 void RunStream(const ForwardArgs& args, const Tile& tile, void* scratch) {
   StreamTile<Unit>(args, tile, Carver(scratch)).Run();
+}
+
+template <class Unit>
+StreamEntry StreamEntryOf() {
+  return {&StreamTile<Unit>::ScratchBytes, &RunStream<Unit>, &MergeSplits<typename Unit::T>,
+          sizeof(typename Unit::C)};
 }
 
 }  // namespace HWY_NAMESPACE
