@@ -201,10 +201,9 @@ RowResult MeasureAttention(const Case& test, double seconds) {
 bool ByDefault(const Case& test) {
   const auto has = [&test](ShapeUse use) { return (test.shape->use & use) != 0; };
   const bool is_f32 = test.kernel->dtype == DType::kF32;
-  if (has(kOnlyFiltered)) return false;
+  if (!ByDefault(*test.shape, test.kernel->dtype)) return false;
   if (test.threads > 1) return is_f32 && has(kAllThreads);
-  if (test.target != nullptr) return is_f32 && has(kEveryTarget);
-  return is_f32 || has(kEveryDType);
+  return test.target == nullptr || (is_f32 && has(kEveryTarget));
 }
 
 void AddCase(std::vector<Row>* rows, const Case& test) {

@@ -31,10 +31,10 @@ class OnnxRuntime(peer_comparison.Adapter):
 
     def to_numpy(self, result, shape):
         array = result.numpy()
-        if array.ndim == 4:
-            return array
-        batch, heads, rows, width = shape.dims("out")
-        return array.reshape(batch, rows, heads, width).transpose(0, 2, 1, 3)
+        if array.ndim == 3:
+            by_head = (*array.shape[:2], -1, shape.head_dim_v)
+            array = array.reshape(by_head).transpose(0, 2, 1, 3)
+        return array.reshape(shape.dims("out"))
 
     def _session(self, operator, domain, arrays, attributes):
         """A session whose model is one operator with one output. Raises NotOffered."""
@@ -60,7 +60,9 @@ class OnnxRuntime(peer_comparison.Adapter):
                 model.SerializeToString(), self._options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its exceptions have no common base
-            raise peer_comparison.NotOffered(str(error).splitlines()[0]) from error
+            reason = str(error).splitlines()[0]
+        # Out here: an exception that is kept as another's context keeps frames with all they hold.
+        raise peer_comparison.NotOffered(reason)
 
     def _form(self, operator, domain, arrays, attributes):
         session = self._session(operator, domain, arrays, attributes)
@@ -76,7 +78,12 @@ class OnnxRuntime(peer_comparison.Adapter):
             session.run_with_iobinding(binding)
             return binding.get_outputs()[0]
 
-        return run
+        try:
+            run()  # some of what it does not implement shows only now
+            return run
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+        raise peer_comparison.NotOffered(reason)
 
     def _candidates(self, shape, operands):
         """(form, operator, domain, inputs, attributes): the operators that can say `shape`."""
@@ -84,16 +91,22 @@ class OnnxRuntime(peer_comparison.Adapter):
 
         scale = {} if math.isnan(shape.softmax_scale) else dict(scale=shape.softmax_scale)
         softcap = dict(softcap=shape.softcap) if shape.softcap else {}
-        causal = shape.causal and shape.first_position() == 0
+        causal = shape.hides_keys() and shape.first_position() == 0
         q, k, v = (operands[name] for name in ("q", "k", "v"))
         group = shape.num_heads // shape.num_kv_heads
+        hides_some = shape.hides_keys() or shape.has("bias") or shape.has_mask
+        if shape.seqlen_q == 1 and not hides_some:
+            # Query heads of a group as rows of one head. No copies: they would be what is measured.
+            q, group = q.reshape(shape.batch, shape.num_kv_heads, group, shape.head_dim), 1
         k_all, v_all = (np.repeat(x, group, axis=1) if group > 1 else x for x in (k, v))
 
         options = dict(is_causal=int(causal), **scale, **softcap)
-        mask = {}
-        if shape.causal and not causal:
+        mask = {name: operands[name] for name in ("bias", "mask") if shape.has(name)}
+        if shape.hides_keys() and not causal:
             visible = np.ones((shape.seqlen_q, shape.seqlen_k), bool)
-            mask = dict(mask=np.tril(visible, shape.first_position()))
+            mask["causal"] = np.tril(visible, shape.first_position())
+        if len(mask) + causal > 1:
+            raise peer_comparison.NotOffered("it has one mask only")
         yield "Attention", "Attention", "", dict(q=q, k=k, v=v, **mask), options
         if group > 1:
             expanded = dict(q=q, k=k_all, v=v_all, **mask)
@@ -103,11 +116,14 @@ class OnnxRuntime(peer_comparison.Adapter):
         def rows(x):
             return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(x.shape[0], x.shape[2], -1)
 
-        if not softcap and not mask:
-            inputs = dict(q=rows(q), k=rows(k_all), v=rows(v_all))
-            options = dict(num_heads=shape.num_heads, unidirectional=int(causal), **scale)
+        if not softcap and not shape.has_mask and "causal" not in mask:
+            inputs = dict(q=rows(q), k=rows(k_all), v=rows(v_all), input_bias=None)
+            padding = shape.has_padding_mask
+            inputs["key_mask"] = operands["mask"][:, 0, 0].astype(np.int32) if padding else None
+            inputs["bias"] = operands.get("bias")
+            options = dict(num_heads=q.shape[1], unidirectional=int(causal), **scale)
             yield "MultiHead", "MultiHeadAttention", "com.microsoft", inputs, options
-        if causal and shape.seqlen_q == shape.seqlen_k and shape.head_dim == shape.head_dim_v:
+        if causal and not mask and shape.seqlen_q == shape.seqlen_k and shape.head_dim == shape.head_dim_v:
             # Nothing comes from a cache. The operator wants the lengths less one.
             last = np.full(shape.batch, shape.seqlen_k - 1, np.int32)
             total = np.array([shape.seqlen_k], np.int32)
@@ -120,6 +136,8 @@ class OnnxRuntime(peer_comparison.Adapter):
     def forms(self, shape, dtype, operands):
         if dtype == "bf16":
             raise peer_comparison.NotOffered("its CPU operators have no bf16")
+        if shape.has("alibi_slopes"):
+            raise peer_comparison.NotOffered("it has ALiBi as a dense bias only")
         if shape.window_size_left >= 0 or shape.window_size_right >= 0 or shape.k_len >= 0:
             raise peer_comparison.NotOffered("it has windows and lengths as dense masks only")
         found, reasons = {}, []
@@ -127,9 +145,9 @@ class OnnxRuntime(peer_comparison.Adapter):
             try:
                 found[form] = self._form(*model)
             except peer_comparison.NotOffered as reason:  # an operator without this dtype
-                reasons.append(reason)
+                reasons.append(str(reason))  # the exception would keep the session
         if not found:
-            raise reasons[0]
+            raise peer_comparison.NotOffered(reasons[0])
         return found
 
 

@@ -41,9 +41,17 @@ class PyTorch(peer_comparison.Adapter):
             return result.contiguous().view(self._torch.int16).numpy().view("uint16")
         return result.numpy()
 
-    def _visibility(self, shape) -> dict:
-        """The arguments that say which keys are visible."""
-        if not shape.causal:
+    def _mask(self, shape, dtype, operands) -> dict:
+        """The arguments that say which keys are visible, and what is added to scores."""
+        if shape.has("alibi_slopes"):
+            raise peer_comparison.NotOffered("it has ALiBi as a dense bias only")
+        given = [operands[name] for name in ("bias", "mask") if shape.has(name)]
+        if len(given) + shape.hides_keys() > 1:
+            raise peer_comparison.NotOffered("it has one mask only")
+        if given:
+            boolean = shape.has("mask")
+            return dict(attn_mask=self._tensor(given[0], "bool" if boolean else dtype))
+        if not shape.hides_keys():
             return {}
         if shape.first_position() == 0:
             return dict(is_causal=True)  # which means top-left
@@ -58,7 +66,7 @@ class PyTorch(peer_comparison.Adapter):
         if shape.k_len >= 0:
             raise peer_comparison.NotOffered("it has no k_len")
         attention = self._torch.nn.functional.scaled_dot_product_attention
-        arguments = self._visibility(shape)
+        arguments = self._mask(shape, dtype, operands)
         if not math.isnan(shape.softmax_scale):
             arguments["scale"] = shape.softmax_scale
         q, k, v = (self._tensor(operands[name], dtype) for name in ("q", "k", "v"))
@@ -68,6 +76,12 @@ class PyTorch(peer_comparison.Adapter):
             found["plain"] = lambda: attention(q, k, v, **arguments)
         else:
             found["enable_gqa"] = lambda: attention(q, k, v, enable_gqa=True, **arguments)
+        if group > 1 and shape.seqlen_q == 1 and arguments.keys() <= {"scale"}:
+            # Query heads of a group as rows of one head. No copies: they would be what is measured.
+            rows = q.view(shape.batch, shape.num_kv_heads, group, shape.head_dim)
+            dims = shape.dims("out")
+            found["heads as rows"] = lambda: attention(rows, k, v, **arguments).view(dims)
+            return found
         # Copies that spare PyTorch a slow way. Their own cost is not counted.
         k_all, v_all = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v))
         if group > 1:

@@ -20,7 +20,8 @@ class Shape(ctypes.Structure):
         (name, ctypes.c_int64)
         for name in (
             "batch num_heads num_kv_heads seqlen_q seqlen_k head_dim head_dim_v causal "
-            "bottom_right q_start window_size_left window_size_right k_len"
+            "bottom_right q_start window_size_left window_size_right k_len "
+            "has_bias has_mask has_padding_mask has_alibi"
         ).split()
     ] + [("softcap", ctypes.c_double), ("softmax_scale", ctypes.c_double)]
 
@@ -28,12 +29,27 @@ class Shape(ctypes.Structure):
         absent = dict(window_size_left=-1, window_size_right=-1, k_len=-1, softmax_scale=math.nan)
         super().__init__(**{**absent, **members})
 
-    def dims(self, operand: str) -> tuple[int, int, int, int]:
-        """Sizes of "q", "k", "v" or "out"."""
+    def dims(self, operand: str) -> tuple[int, ...]:
+        """Sizes of "q", "k", "v", "out", "bias", "mask" (of either kind) or "alibi_slopes"."""
+        if operand == "alibi_slopes":
+            return (self.num_heads,)
+        if operand == "mask" and self.has_padding_mask:
+            return self.batch, 1, 1, self.seqlen_k
+        if operand in ("bias", "mask"):
+            return 1, 1, self.seqlen_q, self.seqlen_k
         heads = self.num_heads if operand in ("q", "out") else self.num_kv_heads
         rows = self.seqlen_q if operand in ("q", "out") else self.seqlen_k
         width = self.head_dim if operand in ("q", "k") else self.head_dim_v
         return self.batch, heads, rows, width
+
+    def has(self, operand: str) -> bool:
+        """Whether it has "bias", "mask" (of either kind) or "alibi_slopes"."""
+        masked = self.has_mask or self.has_padding_mask
+        return bool(dict(bias=self.has_bias, mask=masked, alibi_slopes=self.has_alibi)[operand])
+
+    def hides_keys(self) -> bool:
+        """Whether causality hides any; it does not from a single query at the end."""
+        return bool(self.causal) and self.first_position() < self.seqlen_k - 1
 
     def first_position(self) -> int:
         """Where query 0 stands among the keys."""
@@ -50,6 +66,9 @@ class Call(ctypes.Structure):
         ("q", ctypes.c_void_p),
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        ("alibi_slopes", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("num_threads", ctypes.c_int64),
         ("target", ctypes.c_char_p),
@@ -76,12 +95,10 @@ class Flashlane:
         self._flops.argtypes = [ctypes.POINTER(Call)]
         self._flops.restype = ctypes.c_uint64
         self._shape_at = library.FlashlanePeerShapeAt
-        self._shape_at.argtypes = [
-            ctypes.c_int64,
-            ctypes.POINTER(Shape),
-            ctypes.POINTER(ctypes.c_int),
-        ]
+        self._shape_at.argtypes = [ctypes.c_int64, ctypes.POINTER(Shape)]
         self._shape_at.restype = ctypes.c_char_p
+        self._by_default = library.FlashlanePeerByDefault
+        self._by_default.argtypes = [ctypes.c_int64, ctypes.c_char_p]
         self._describe = library.FlashlanePeerDescribe
         self._describe.argtypes = text
         self._describe.restype = None
@@ -97,15 +114,19 @@ class Flashlane:
         """Flops of a call; 0 if it is not legal."""
         return self._flops(ctypes.byref(call))
 
-    def shapes(self) -> list[tuple[str, Shape, bool]]:
-        """bench/shapes.h: the name, the shape, and whether it is measured in every dtype."""
+    def shapes(self) -> list[tuple[str, Shape]]:
+        """bench/shapes.h: the names and the shapes."""
         found = []
         while True:
-            shape, every_dtype = Shape(), ctypes.c_int()
-            name = self._shape_at(len(found), ctypes.byref(shape), ctypes.byref(every_dtype))
+            shape = Shape()
+            name = self._shape_at(len(found), ctypes.byref(shape))
             if name is None:
                 return found
-            found.append((name.decode(), shape, bool(every_dtype.value)))
+            found.append((name.decode(), shape))
+
+    def by_default(self, index: int, dtype: str) -> bool:
+        """Whether attention_bench measures shapes()[index] by default, with one thread."""
+        return bool(self._by_default(index, dtype.encode()))
 
     def describe(self) -> dict:
         """Version, CPU, the targets it can run and the chosen one."""

@@ -50,6 +50,11 @@ FlashlanePeerShape PeerShapeOf(const Shape& shape) {
   peer.window_size_left = params.window_size_left.value_or(kNone);
   peer.window_size_right = params.window_size_right.value_or(kNone);
   peer.k_len = params.k_len.value_or(kNone);
+  const auto has = [&shape](ShapeExtra extra) { return (shape.extras & extra) != 0 ? 1 : 0; };
+  peer.has_bias = has(kBias);
+  peer.has_mask = has(kMask);
+  peer.has_padding_mask = has(kPaddingMask);
+  peer.has_alibi = has(kAlibi);
   peer.softcap = params.softcap.value_or(0);
   peer.softmax_scale = params.softmax_scale.value_or(std::nan(""));
   return peer;
@@ -66,6 +71,14 @@ Views ViewsOf(const FlashlanePeerCall& call, DType dtype) {
   views.inputs.q = {call.q, dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim}};
   views.inputs.k = {call.k, dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim}};
   views.inputs.v = {call.v, dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim_v}};
+  if (s.has_bias != 0) views.inputs.bias = {call.bias, dtype, {1, 1, s.seqlen_q, s.seqlen_k}};
+  if (s.has_mask != 0) {
+    views.inputs.mask = {call.mask, DType::kBool, {1, 1, s.seqlen_q, s.seqlen_k}};
+  }
+  if (s.has_padding_mask != 0) {
+    views.inputs.mask = {call.mask, DType::kBool, {s.batch, 1, 1, s.seqlen_k}};
+  }
+  if (s.has_alibi != 0) views.inputs.alibi_slopes = {call.alibi_slopes, DType::kF32, {s.num_heads}};
   views.outputs.out = {call.out, dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim_v}};
   return views;
 }
@@ -112,12 +125,17 @@ uint64_t FlashlanePeerFlops(const FlashlanePeerCall* call) {
   return flashlane::ForwardFlops(flashlane::ResolveForward(views.inputs, params, views.outputs));
 }
 
-const char* FlashlanePeerShapeAt(int64_t index, FlashlanePeerShape* shape, int* every_dtype) {
+const char* FlashlanePeerShapeAt(int64_t index, FlashlanePeerShape* shape) {
   if (index < 0 || index >= std::ssize(flashlane::bench::kShapes)) return nullptr;
   const flashlane::bench::Shape& entry = flashlane::bench::kShapes[index];
   *shape = flashlane::bench::PeerShapeOf(entry);
-  *every_dtype = (entry.use & flashlane::bench::kEveryDType) != 0 ? 1 : 0;
   return entry.name;
+}
+
+int FlashlanePeerByDefault(int64_t index, const char* dtype) {
+  const std::optional<flashlane::DType> parsed = flashlane::ParseDType(dtype);
+  if (index < 0 || index >= std::ssize(flashlane::bench::kShapes) || !parsed) return 0;
+  return flashlane::bench::ByDefault(flashlane::bench::kShapes[index], *parsed) ? 1 : 0;
 }
 
 void FlashlanePeerDescribe(char* text, size_t size) {

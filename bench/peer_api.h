@@ -10,7 +10,8 @@
 
 extern "C" {
 
-// All that Shape in shapes.h can say of a call, and the scale.
+// What Shape in shapes.h says of a call, and the scale. Decode shapes, too, are contiguous
+// [B, H, S, D] here: their layout in servers and their blocks are attention_bench's.
 struct FlashlanePeerShape {
   int64_t batch;
   int64_t num_heads;
@@ -25,17 +26,26 @@ struct FlashlanePeerShape {
   int64_t window_size_left;   // -1: none
   int64_t window_size_right;  // -1: none
   int64_t k_len;              // -1: all keys
-  double softcap;             // 0: none
-  double softmax_scale;       // NaN: 1 / sqrt(head_dim)
+  // Operands beside q, k and v: 0 or 1.
+  int64_t has_bias;          // [1, 1, Sq, Sk], of q's dtype: what peers take
+  int64_t has_mask;          // [1, 1, Sq, Sk]
+  int64_t has_padding_mask;  // [B, 1, 1, Sk]; not with has_mask
+  int64_t has_alibi;         // [Hq], F32
+  double softcap;            // 0: none
+  double softmax_scale;      // NaN: 1 / sqrt(head_dim)
 };
 
-// Contiguous operands, shaped as AttentionInputs says.
+// Contiguous operands, shaped as AttentionInputs says; those that the shape does not have are not
+// looked at.
 struct FlashlanePeerCall {
   FlashlanePeerShape shape;
   const char* dtype;  // "f32", "f64", "bf16" or "f16"
   const void* q;
   const void* k;
   const void* v;
+  const void* bias;
+  const void* mask;  // a byte each; or the padding mask
+  const void* alibi_slopes;
   void* out;
   int64_t num_threads;  // as ExecOptions
   const char* target;   // as ExecOptions
@@ -48,10 +58,11 @@ FLASHLANE_API int FlashlanePeerAttention(const FlashlanePeerCall* call, char* me
 // Floating-point operations of the call, 2 (D + Dv) per visible pair; 0 if the call is not legal.
 FLASHLANE_API uint64_t FlashlanePeerFlops(const FlashlanePeerCall* call);
 
-// The name of entry `index` of kShapes, null past the last one; *every_dtype: it is measured in
-// every dtype by default, else in F32 only.
-FLASHLANE_API const char* FlashlanePeerShapeAt(int64_t index, FlashlanePeerShape* shape,
-                                               int* every_dtype);
+// The name of entry `index` of kShapes, null past the last one.
+FLASHLANE_API const char* FlashlanePeerShapeAt(int64_t index, FlashlanePeerShape* shape);
+
+// 1 if attention_bench measures that entry in `dtype` by default, with one thread; else 0.
+FLASHLANE_API int FlashlanePeerByDefault(int64_t index, const char* dtype);
 
 // "flashlane <version>", the CPU's name, the targets it can run and the one that is chosen, best
 // first and separated by commas: one a line.

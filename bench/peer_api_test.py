@@ -31,6 +31,10 @@ VARIANTS = {
     "k_len": dict(k_len=4),
     "softcap": dict(softcap=0.7),
     "scale": dict(softmax_scale=1.5),
+    "bias": dict(has_bias=1),
+    "mask": dict(has_mask=1),
+    "padding mask": dict(has_padding_mask=1),
+    "alibi": dict(has_alibi=1, q_start=2),
 }
 # array's code and what a value of size 1 may be off after some dozen roundings.
 DTYPES = {"f32": ("f", 64 * 2.0**-24), "f64": ("d", 64 * 2.0**-53)}
@@ -46,8 +50,20 @@ def sees(s, i: int, j: int) -> bool:
     return j < keys and (not s.causal or j <= a) and left and right
 
 
-def reference(s, q, k, v) -> list[float]:
+def added(s, arrays, b: int, h: int, i: int, j: int) -> float:
+    """What the optional operands add to a score."""
+    place = i * s.seqlen_k + j
+    term = arrays["bias"][place] if s.has_bias else 0
+    if s.has_mask and not arrays["mask"][place]:
+        return -math.inf
+    if s.has_padding_mask and not arrays["mask"][b * s.seqlen_k + j]:
+        return -math.inf
+    return term + (arrays["alibi_slopes"][h] * (j - i - s.q_start) if s.has_alibi else 0)
+
+
+def reference(s, arrays) -> list[float]:
     """Attention as flashlane/attention.h states it."""
+    q, k, v = (arrays[name] for name in ("q", "k", "v"))
     scale = 1 / math.sqrt(s.head_dim) if math.isnan(s.softmax_scale) else s.softmax_scale
     out = []
     for row in range(s.batch * s.num_heads * s.seqlen_q):
@@ -58,7 +74,8 @@ def reference(s, q, k, v) -> list[float]:
         for j in (j for j in range(s.seqlen_k) if sees(s, i, j)):
             pairs = range(s.head_dim)
             x = scale * sum(q[row * s.head_dim + d] * k[(keys + j) * s.head_dim + d] for d in pairs)
-            weights[j] = math.exp(s.softcap * math.tanh(x / s.softcap) if s.softcap else x)
+            x = s.softcap * math.tanh(x / s.softcap) if s.softcap else x
+            weights[j] = math.exp(x + added(s, arrays, b, h, i, j))
         for d in range(s.head_dim_v):
             products = (w * v[(keys + j) * s.head_dim_v + d] for j, w in weights.items())
             out.append(sum(products) / sum(weights.values()))
@@ -77,6 +94,12 @@ class PeerApiTest(unittest.TestCase):
         for name in ("q", "k", "v", "out"):
             count = math.prod(shape.dims(name))
             arrays[name] = array.array(code, (numbers.uniform(-1, 1) for _ in range(count)))
+        for name in filter(shape.has, ("bias", "mask", "alibi_slopes")):
+            values = [numbers.uniform(-1, 1) for _ in range(math.prod(shape.dims(name)))]
+            if name == "mask":  # key 0 is visible to all
+                arrays[name] = array.array("B", (x > 0 or i % 7 == 0 for i, x in enumerate(values)))
+            else:
+                arrays[name] = array.array(code if name == "bias" else "f", values)
         pointers = {name: values.buffer_info()[0] for name, values in arrays.items()}
         call = flashlane_peer.Call(
             shape=shape, dtype=dtype.encode(), num_threads=1, target=target, **pointers
@@ -89,7 +112,7 @@ class PeerApiTest(unittest.TestCase):
                 with self.subTest(dtype=dtype, variant=name):
                     call, arrays = self.make_call(dtype, **members)
                     self.library.attention(call)
-                    expected = reference(call.shape, arrays["q"], arrays["k"], arrays["v"])
+                    expected = reference(call.shape, arrays)
                     error = max(abs(x - y) for x, y in zip(arrays["out"], expected, strict=True))
                     self.assertLessEqual(error, bound)
 
@@ -119,16 +142,52 @@ class PeerApiTest(unittest.TestCase):
         self.assertEqual(self.library.flops(call), 0)
 
     def test_shapes(self):
-        shapes = {name: (shape, every) for name, shape, every in self.library.shapes()}
-        shape, every_dtype = shapes["prefill_2k_gqa"]
+        shapes = dict(self.library.shapes())
+        shape = shapes["prefill_2k_gqa"]
         self.assertEqual(shape.dims("q"), (1, 32, 2048, 128))
         self.assertEqual(shape.dims("v"), (1, 8, 2048, 128))
-        self.assertTrue(shape.causal and not shape.bottom_right and every_dtype)
+        self.assertTrue(shape.causal and not shape.bottom_right)
         self.assertEqual((shape.window_size_left, shape.k_len, shape.softcap), (-1, -1, 0))
         self.assertTrue(math.isnan(shape.softmax_scale))
-        self.assertTrue(shapes["chunk_128x8k"][0].bottom_right)
-        self.assertEqual(shapes["window_256_16k"][0].window_size_left, 255)
-        self.assertEqual(shapes["softcap_1k_d256"][0].softcap, 50)
+        self.assertTrue(shapes["chunk_128x8k"].bottom_right)
+        self.assertEqual(shapes["window_256_16k"].window_size_left, 255)
+        self.assertEqual(shapes["softcap_1k_d256"].softcap, 50)
+        self.assertEqual(shapes["bias_2k_d64"].dims("bias"), (1, 1, 2048, 2048))
+        self.assertEqual(shapes["mask_2k_d64"].dims("mask"), (1, 1, 2048, 2048))
+        self.assertEqual(shapes["padmask_8x512"].dims("mask"), (8, 1, 1, 512))
+        self.assertEqual(shapes["alibi_2k"].dims("alibi_slopes"), (8,))
+        operands = ("bias", "mask", "alibi_slopes")
+        for name, shape in shapes.items():  # a row's name says what it measures
+            self.assertEqual("bias" in name, shape.has("bias"), name)
+            self.assertEqual("mask" in name, shape.has("mask"), name)
+            self.assertEqual("alibi" in name, shape.has("alibi_slopes"), name)
+            self.assertLessEqual(sum(map(shape.has, operands)), 1, name)
+
+    def test_by_default(self):
+        names = [name for name, _ in self.library.shapes()]
+        for name, dtypes in (
+            ("prefill_2k_gqa", ["f32", "bf16"]),
+            ("mla_1k", ["f32"]),
+            ("bias_2k_d64", []),
+            ("decode_16x4k", ["f32", "bf16"]),
+            ("decode_16x4k_g16", []),
+        ):
+            index = names.index(name)
+            chosen = [dtype for dtype in ("f32", "bf16") if self.library.by_default(index, dtype)]
+            self.assertEqual(chosen, dtypes, name)
+        self.assertFalse(self.library.by_default(len(names), "f32"))
+        self.assertFalse(self.library.by_default(0, "f8"))
+
+    def test_hidden_keys(self):
+        shapes = dict(self.library.shapes())
+        for name, hides in (
+            ("full_2k_d64", False),
+            ("causal_2k_d64", True),
+            ("chunk_128x8k", True),
+            ("decode_16x4k", False),
+            ("draft_8x4k", True),
+        ):
+            self.assertEqual(shapes[name].hides_keys(), hides, name)
 
     def test_describe(self):
         text = self.library.describe()

@@ -1,6 +1,9 @@
 """Flashlane beside another library, a peer: both compute the same attention in one process and take
 turns call by call, so that the machine's clock and noise meet both alike.
 
+Where results disagree, an f64 answer by NumPy says which is off. A peer that is as precise as the
+next narrower type is "imprecise"; whatever is off by more fails the run.
+
 For a new peer write an Adapter and hand it to main(); compare_pytorch.py is the example.
 
 Either side allocates its result within the time, as the peers that return a result must. With one
@@ -12,6 +15,7 @@ import abc
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import re
@@ -149,12 +153,17 @@ class Comparison:
         peer_times, flashlane_times = take_turns(
             [forms[form], flashlane], clock, self._options.seconds, _MIN_PAIRS, self._pause
         )
-        return dict(
+        row = dict(
             form=form,
             clock=clock.__name__,
             **peer_statistics.summarise(peer_times, flashlane_times, flops),
             **differences[form],
         )
+        if not row["agrees"]:
+            truth = peer_operands.exact(shape, operands, dtype)
+            theirs = self._adapter.to_numpy(forms[form](), shape)
+            row.update(peer_operands.judge(theirs, flashlane(), truth, dtype))
+        return row
 
     def _fastest(self, forms: dict[str, Callable], clock: Callable) -> str:
         if len(forms) == 1:
@@ -187,6 +196,11 @@ def print_header(peer: str) -> None:
     print(" ".join(f"{title:{spec.split('.')[0].rstrip('d')}}" for title, spec, _ in _COLUMNS))
 
 
+def failed(row: dict) -> bool:
+    """Whether one side computed something else. An imprecise peer is the peer's affair."""
+    return row.get("verdict", "").endswith("wrong")
+
+
 def print_row(row: dict) -> None:
     if "reason" in row:
         print(f"{row['row']:<26} not compared: {row['reason']}", flush=True)
@@ -196,20 +210,22 @@ def print_row(row: dict) -> None:
         line += "  wall time"
     if not row["agrees"]:
         line += (
-            f"  FAILED: differs by {row['max_difference']:.1e}, rms {row['rms_difference']:.1e};"
-            f" allowed {row['max_difference_bound']:.1e}, {row['rms_difference_bound']:.1e}"
+            f"  {'FAILED: ' if failed(row) else ''}{row['verdict']}: off an f64 answer by"
+            f" {row['peer_error']:.1e} (peer), {row['flashlane_error']:.1e} (Flashlane);"
+            f" allowed {row['error_bound']:.1e}"
         )
     print(line, flush=True)
 
 
-def select(library: flashlane_peer.Flashlane, pattern: str | None) -> list[tuple]:
-    """(row, shape, dtype) of all rows that match or, without a pattern, of those that
-    attention_bench measures by default with one thread."""
+def select(library: flashlane_peer.Flashlane, pattern: re.Pattern | None) -> list[tuple]:
+    """(row, shape, dtype) of all rows that match from their beginning on (f16/ is not to select
+    bf16/) or, without a pattern, of those that attention_bench measures by default with one
+    thread."""
     rows = []
     for dtype in DTYPES:
-        for name, shape, every_dtype in library.shapes():
+        for index, (name, shape) in enumerate(library.shapes()):
             row = f"{dtype}/{name}"
-            if re.search(pattern, row) if pattern else dtype == "f32" or every_dtype:
+            if pattern.match(row) if pattern else library.by_default(index, dtype):
                 rows.append((row, shape, dtype))
     return rows
 
@@ -228,6 +244,13 @@ def machine(library: flashlane_peer.Flashlane) -> dict:
     )
 
 
+def _regex(text: str) -> re.Pattern:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+
+
 def parse(adapter: type[Adapter], arguments: list[str] | None):
     parser = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -235,7 +258,12 @@ def parse(adapter: type[Adapter], arguments: list[str] | None):
         f"Needs {adapter.install}\n"
         "and the library: ninja -C build/release flashlane_peer",
     )
-    parser.add_argument("--rows", metavar="REGEX", help="rows to measure; . is all (see --list)")
+    parser.add_argument(
+        "--rows",
+        metavar="REGEX",
+        type=_regex,
+        help="rows to measure, from the beginning of their names: f32/, .*d64, . for all (--list)",
+    )
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument("--seconds", type=float, default=3, help="per row, at least (default 3)")
     parser.add_argument("--threads", type=int, default=1, help="of either side (default 1)")
@@ -245,6 +273,8 @@ def parse(adapter: type[Adapter], arguments: list[str] | None):
     options = parser.parse_args(arguments)
     if options.threads < 1:
         parser.error("--threads: at least 1")
+    if not (math.isfinite(options.seconds) and options.seconds >= 0):
+        parser.error("--seconds: a number, 0 or more")
     return options
 
 
@@ -255,10 +285,17 @@ def write_json(path: str, about: dict, rows: list[dict]) -> None:
 
 
 def main(adapter: type[Adapter], arguments: list[str] | None = None) -> int:
-    """The program. Its status is 1 if the two disagreed, 2 if a comparison was not possible."""
+    """The program. Its status is 1 if one side was wrong, 2 if a comparison was not possible."""
     options = parse(adapter, arguments)
-    library = flashlane_peer.Flashlane(options.library)
+    try:
+        library = flashlane_peer.Flashlane(options.library)
+    except (OSError, AttributeError) as error:  # none there, or an older one
+        print(f"{error}\nbuild it: ninja -C build/release flashlane_peer", file=sys.stderr)
+        return 2
     selected = select(library, options.rows)
+    if not selected:
+        print(f"--rows {options.rows.pattern}: no row matches; --rows . --list", file=sys.stderr)
+        return 2
     if options.list:
         print(*(row for row, _, _ in selected), sep="\n")
         return 0
@@ -292,4 +329,4 @@ def main(adapter: type[Adapter], arguments: list[str] | None = None) -> int:
     if not compared:
         print("nothing was compared", file=sys.stderr)
         return 2
-    return 0 if all(row["agrees"] for row in compared) else 1
+    return 1 if any(map(failed, compared)) else 0

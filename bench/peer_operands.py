@@ -1,5 +1,7 @@
 """Operands that both libraries of a comparison read from the same memory; how results differ."""
 
+import math
+
 import flashlane_peer
 import numpy as np
 
@@ -14,6 +16,9 @@ ROUNDOFF = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8}
 # which are sums of some hundred products, and the more keys there are the smaller is the result
 # beside the values: 80 were seen at 8192 keys.
 _ROUNDOFFS = {"f32": 256, "f64": 256, "f16": 4, "bf16": 4}
+
+# The type as whose results those of a peer pass for imprecise. What is off by more is wrong.
+_COARSER = {"f64": "f32", "f32": "f16", "f16": "bf16"}
 
 _CACHE_LINE = 64  # what allocators of tensor libraries align to, and NumPy's does not
 
@@ -32,13 +37,19 @@ def _round_to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def make(shape: flashlane_peer.Shape, dtype: str) -> dict[str, np.ndarray]:
-    """q, k and v, standard normal, the same ones every time."""
-    normal = np.random.default_rng(1)
+    """q, k, v and bias, standard normal; a mask that shows three keys of four; ALiBi's usual slopes.
+    The same ones every time."""
+    generator = np.random.default_rng(1)
     operands = {}
-    for name in ("q", "k", "v"):
-        values = normal.standard_normal(shape.dims(name), np.float32)
+    for name in ("q", "k", "v", *(["bias"] if shape.has("bias") else [])):
+        values = generator.standard_normal(shape.dims(name), np.float32)
         stored = _round_to_bf16(values) if dtype == "bf16" else values.astype(STORAGE[dtype])
         operands[name] = _aligned(stored)
+    if shape.has("mask"):
+        operands["mask"] = _aligned(generator.random(shape.dims("mask"), np.float32) < 0.75)
+    if shape.has("alibi_slopes"):
+        heads = np.arange(1, shape.num_heads + 1, dtype=np.float32)
+        operands["alibi_slopes"] = _aligned(np.exp2(-8 * heads / shape.num_heads))
     return operands
 
 
@@ -48,10 +59,7 @@ def _widen(values: np.ndarray, dtype: str) -> np.ndarray:
     return values.astype(np.float32) if dtype == "f16" else values
 
 
-def compare(first: np.ndarray, second: np.ndarray, dtype: str) -> dict:
-    """The difference of two results, by its maximum and its root mean square: where few values are
-    large, the maximum says little about the others."""
-    first, second = _widen(first, dtype), _widen(second, dtype)
+def _distance(first: np.ndarray, second: np.ndarray, dtype: str) -> dict:
     difference = first - second
     relative = _ROUNDOFFS[dtype] * ROUNDOFF[dtype]
     found = dict(
@@ -66,3 +74,78 @@ def compare(first: np.ndarray, second: np.ndarray, dtype: str) -> dict:
         and found["rms_difference"] <= found["rms_difference_bound"]
     )
     return found
+
+
+def compare(first: np.ndarray, second: np.ndarray, dtype: str) -> dict:
+    """The difference of two results, by its maximum and its root mean square: where few values are
+    large, the maximum says little about the others."""
+    return _distance(_widen(first, dtype), _widen(second, dtype), dtype)
+
+
+def _scores(shape: flashlane_peer.Shape, operands: dict, dtype: str, head: tuple, rows: slice):
+    """Of some rows of head (b, h), -inf where a key is hidden."""
+    b, h = head
+    keys = np.arange(shape.seqlen_k)
+    a = (np.arange(shape.seqlen_q)[rows] + shape.first_position())[:, None]
+    q = _widen(operands["q"][b, h, rows], dtype).astype(np.float64)
+    k = _widen(operands["k"][b, h * shape.num_kv_heads // shape.num_heads], dtype)
+    given = shape.softmax_scale
+    scores = q @ k.astype(np.float64).T
+    scores *= 1 / math.sqrt(shape.head_dim) if math.isnan(given) else given
+    if shape.softcap:
+        scores = shape.softcap * np.tanh(scores / shape.softcap)
+    if shape.has("alibi_slopes"):
+        scores += float(operands["alibi_slopes"][h]) * (keys - a)
+    if shape.has("bias"):
+        scores += _widen(operands["bias"][0, 0, rows], dtype)
+    live = shape.seqlen_k if shape.k_len < 0 else shape.k_len
+    visible = np.broadcast_to(keys < live, scores.shape)
+    if shape.causal:
+        visible = visible & (keys <= a)
+    if shape.window_size_left >= 0:
+        visible = visible & (keys + shape.window_size_left >= a)
+    if shape.window_size_right >= 0:
+        visible = visible & (keys <= a + shape.window_size_right)
+    if shape.has_mask:
+        visible = visible & operands["mask"][0, 0, rows]
+    if shape.has_padding_mask:
+        visible = visible & operands["mask"][b, 0]
+    return np.where(visible, scores, -np.inf)
+
+
+def exact(shape: flashlane_peer.Shape, operands: dict, dtype: str) -> np.ndarray:
+    """Attention as flashlane/attention.h states it, in f64, by neither library. Slow."""
+    out = np.zeros(shape.dims("out"))
+    step = max(1, (1 << 22) // shape.seqlen_k)  # rows whose scores take 32 MiB
+    for b, h in np.ndindex(shape.batch, shape.num_heads):
+        v = _widen(operands["v"][b, h * shape.num_kv_heads // shape.num_heads], dtype)
+        v = v.astype(np.float64)
+        for begin in range(0, shape.seqlen_q, step):
+            rows = slice(begin, begin + step)
+            scores = _scores(shape, operands, dtype, (b, h), rows)
+            largest = scores.max(axis=1, keepdims=True)
+            weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+            sums = weights.sum(axis=1, keepdims=True)
+            out[b, h, rows] = (weights @ v) / np.where(sums == 0, 1, sums)
+    return out
+
+
+def judge(peer: np.ndarray, ours: np.ndarray, truth: np.ndarray, dtype: str) -> dict:
+    """Of two results that disagree, which is off: by how much either is, and a verdict."""
+    to_peer = _distance(_widen(peer, dtype), truth, dtype)
+    to_ours = _distance(_widen(ours, dtype), truth, dtype)
+    coarser = _COARSER.get(dtype)
+    if not to_ours["agrees"]:
+        verdict = "Flashlane is wrong"
+    elif to_peer["agrees"]:
+        verdict = "both are right"
+    elif coarser and _distance(_widen(peer, dtype), truth, coarser)["agrees"]:
+        verdict = "peer is imprecise"
+    else:
+        verdict = "peer is wrong"
+    return dict(
+        verdict=verdict,
+        peer_error=to_peer["max_difference"],
+        flashlane_error=to_ours["max_difference"],
+        error_bound=to_ours["max_difference_bound"],
+    )

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "flashlane/attention.h"
+#include "flashlane/tensor.h"
 
 namespace flashlane::bench {
 
@@ -41,6 +42,13 @@ struct Shape {
   unsigned extras = 0;   // of ShapeExtra
   bool decodes = false;  // measured in bytes of k and v; runs paged, too
 };
+
+// Whether the flash kernel's row of `dtype` runs without a filter, on the best target with one
+// thread.
+inline bool ByDefault(const Shape& shape, DType dtype) {
+  if ((shape.use & kOnlyFiltered) != 0) return false;
+  return dtype == DType::kF32 || (shape.use & kEveryDType) != 0;
+}
 
 inline constexpr int64_t kBenchBlockSize = 16;  // of paged caches: vLLM's default on CPUs
 
