@@ -123,7 +123,8 @@ class OnnxRuntime(peer_comparison.Adapter):
             inputs["bias"] = operands.get("bias")
             options = dict(num_heads=q.shape[1], unidirectional=int(causal), **scale)
             yield "MultiHead", "MultiHeadAttention", "com.microsoft", inputs, options
-        if causal and not mask and shape.seqlen_q == shape.seqlen_k and shape.head_dim == shape.head_dim_v:
+        one_width = shape.head_dim == shape.head_dim_v
+        if causal and not mask and shape.seqlen_q == shape.seqlen_k and one_width:
             # Nothing comes from a cache. The operator wants the lengths less one.
             last = np.full(shape.batch, shape.seqlen_k - 1, np.int32)
             total = np.array([shape.seqlen_k], np.int32)

@@ -37,8 +37,8 @@ def _round_to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def make(shape: flashlane_peer.Shape, dtype: str) -> dict[str, np.ndarray]:
-    """q, k, v and bias, standard normal; a mask that shows three keys of four; ALiBi's usual slopes.
-    The same ones every time."""
+    """q, k, v and bias, standard normal; a mask that shows three keys of four; the usual slopes of
+    ALiBi. The same ones every time."""
     generator = np.random.default_rng(1)
     operands = {}
     for name in ("q", "k", "v", *(["bias"] if shape.has("bias") else [])):
