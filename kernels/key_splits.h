@@ -22,7 +22,7 @@ inline constexpr int64_t kMinStreamKeys = 64;
 inline constexpr int64_t kSplitRows = 128;
 // Splits are multiples of it: a whole number of the key blocks of every kernel (192, 256, 16). One
 // takes K and V of 0.75 MiB to 1.5 MiB per kv head (D 128), which is some 50 us, and its partial
-// result less than a thousandth of that.
+// result a two-hundredth of that at most where rows stream.
 inline constexpr int64_t kSplitGranule = 768;
 // Enough for as many threads as share a memory controller or two; bounds the partial results.
 inline constexpr int64_t kMaxSplits = 32;

@@ -24,7 +24,7 @@ HWY_INLINE V FoldLanes(D d, V a, V b) {
 }
 
 // Lane i of the result is the sum of the lanes of v[i]; as many vectors as a vector has lanes.
-// Every round halves the vectors and what is left of each: for 16 lanes 15 additions and 27
+// Every round halves the vectors and what is left of each: for 16 lanes 15 additions and 31
 // shuffles, against 60 and 60 for 16 sums one by one. The order of the additions is the same for
 // all lanes.
 template <class D, class V = hn::Vec<D>>

@@ -1,7 +1,8 @@
 // Decode: streams K and V once past a few rows of one or more kv heads, sixteen keys at a time. All
 // kv heads of a step are worked on together, because that is how a paged pool lies in memory, and
-// each prefetches its share of the next step in the order of memory: on Zen 5 a third faster than
-// each its own place, because there the core's own prefetchers do most of the work.
+// each prefetches its share of the next step in the order of memory: on Zen 5 faster than
+// each its own place where tokens are contiguous, and no slower in shuffled blocks
+// (CONTRIBUTING.md).
 //
 // Cost, per key and kv head: D + Dv elements from memory, kRows * (D + Dv) multiply-adds. Bytes in
 // caches: q and o of all heads of the tile, one step of K and V and the next.
@@ -51,10 +52,11 @@ struct StreamScratch {
   static constexpr int64_t kSums = StreamShape<C, 1>::kSums;
   static constexpr int64_t kScores = kUnitKeys * kStreamRows;
 
-  StreamScratch(const ForwardArgs& args, int64_t rows, int64_t num_heads, Carver* carver)
-      : q_stride(Up(args.head_dim, Unit::kStep)), o_stride(Up(args.head_dim_v, Unit::kOutStep)) {
-    q = carver->Take<typename Unit::Q>(num_heads * rows * q_stride);
-    o = carver->Take<C>(num_heads * rows * o_stride);
+  StreamScratch(const ForwardArgs& args, int64_t num_heads, Carver* carver)
+      : q_stride(hwy::RoundUpTo(args.head_dim, Unit::kStep)),
+        o_stride(hwy::RoundUpTo(args.head_dim_v, Unit::kOutStep)) {
+    q = carver->Take<typename Unit::Q>(num_heads * kStreamRows * q_stride);
+    o = carver->Take<C>(num_heads * kStreamRows * o_stride);
     m = carver->Take<C>(num_heads * kSums);
     l = carver->Take<C>(num_heads * kSums);
     if (Unit::kRoundsWeights) exact_l = carver->Take<C>(num_heads * kSums);
@@ -63,10 +65,6 @@ struct StreamScratch {
     weights = carver->Take<typename Unit::Weight>(kScores);
     zeros = carver->Take<T>(std::max(args.head_dim, args.head_dim_v));
     out = carver->Take<C>(o_stride);
-  }
-
-  static constexpr int64_t Up(int64_t size, int64_t granule) {
-    return (size + granule - 1) / granule * granule;
   }
 
   int64_t q_stride;
@@ -94,7 +92,7 @@ class StreamTile {
         tile_(tile),
         sequence_(Sequence::Of(args, tile.batch)),
         rows_(args, tile, sequence_),
-        scratch_(args, kStreamRows, tile.num_kv_heads, &carver),
+        scratch_(args, tile.num_kv_heads, &carver),
         k_(KvRows<T>::Of(args, args.k, args.k_strides, tile.batch, tile.kv_head, sequence_)),
         v_(KvRows<T>::Of(args, args.v, args.v_strides, tile.batch, tile.kv_head, sequence_)) {
     std::fill(scratch_.zeros, scratch_.zeros + std::max(args.head_dim, args.head_dim_v), T());
@@ -104,7 +102,7 @@ class StreamTile {
 
   static size_t ScratchBytes(const ForwardArgs& args, int64_t num_heads) {
     Carver carver(nullptr);
-    StreamScratch<Unit>(args, kStreamRows, num_heads, &carver);
+    StreamScratch<Unit>(args, num_heads, &carver);
     return carver.bytes();
   }
 

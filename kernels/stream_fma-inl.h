@@ -81,7 +81,6 @@ struct FmaStream {
   static constexpr int64_t kStep = kLanes;
   // Columns of O per vector of V.
   static constexpr int64_t kOutStep = kLanes;
-  static constexpr size_t kOutVectorsPerStep = 1;
 
   static HWY_INLINE V LoadK(const T* from) { return LoadPromoted(Tag<C>(), from); }
   static HWY_INLINE V LoadKPart(const T* from, size_t count) {

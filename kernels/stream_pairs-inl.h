@@ -39,7 +39,6 @@ struct PairStream {
   static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<float>()));
   static constexpr int64_t kStep = 2 * kLanes;
   static constexpr int64_t kOutStep = 2 * kLanes;
-  static constexpr size_t kOutVectorsPerStep = 2;
 
   static HWY_INLINE V16 LoadK(const T* from) { return hn::LoadU(D16(), from); }
   static HWY_INLINE V16 LoadKPart(const T* from, size_t count) {
