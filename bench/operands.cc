@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "dispatch/contract.h"
 #include "dispatch/dtype.h"

@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <vector>
 
 #include "bench/shapes.h"
 #include "flashlane/attention.h"
 #include "flashlane/paged.h"
 #include "flashlane/tensor.h"
+#include "hwy/aligned_allocator.h"
 #include "kernels/args.h"
 
 namespace flashlane::bench {
@@ -39,7 +39,7 @@ struct Tensor {
   // A boolean mask that shows three keys of four.
   static Tensor Mask(std::initializer_list<int64_t> shape, Random* random);
 
-  std::vector<std::byte> bytes;
+  hwy::AlignedVector<std::byte> bytes;  // as frameworks align tensors: to lines at least
   TensorView view;
 };
 

@@ -2,6 +2,7 @@
 #ifndef FLASHLANE_KERNELS_KV_SOURCE_H_
 #define FLASHLANE_KERNELS_KV_SOURCE_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/args.h"
@@ -47,6 +48,16 @@ struct KvRows {
     const int64_t block = j / block_size;
     return static_cast<int64_t>(table[block * table_stride]) * block_stride +
            (j - block * block_size) * row_stride;
+  }
+  // Of rows [begin, end), looked up once per block.
+  void Offsets(int64_t begin, int64_t end, int64_t* offsets) const {
+    while (begin < end) {
+      const int64_t in_block = strided() ? end - begin : block_size - begin % block_size;
+      const int64_t run_end = std::min(end, begin + in_block);
+      for (int64_t offset = Offset(begin); begin < run_end; ++begin, offset += row_stride) {
+        *offsets++ = offset;
+      }
+    }
   }
 };
 

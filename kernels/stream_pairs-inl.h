@@ -1,4 +1,4 @@
-// The two products of a few rows in bf16 pairs (see stream_fma-inl.h): K is multiplied as it lies,
+// The two products of a few rows in bf16 pairs (stream_products-inl.h): K is multiplied as it lies,
 // without promotion, and V by pairs of keys. Also where the instruction has half the rate of f32
 // multiply-adds (Sapphire Rapids), because it takes two pairs without any conversion.
 
@@ -15,7 +15,6 @@
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "kernels/stream_fma-inl.h"
 #include "kernels/stream_shape-inl.h"
 #include "kernels/tile_matmul-inl.h"
 
@@ -35,6 +34,7 @@ struct PairStream {
   using V = hn::Vec<Tag<float>>;
   using D16 = hn::Repartition<hwy::bfloat16_t, Tag<float>>;
   using V16 = hn::Vec<D16>;
+  using Value = V16;
   static constexpr bool kRoundsWeights = true;
   static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<float>()));
   static constexpr int64_t kStep = 2 * kLanes;
@@ -61,22 +61,25 @@ struct PairStream {
     hn::Store(hn::DemoteTo(dh, p), dh, to);
   }
 
-  template <class Shape>
-  static HWY_NOINLINE void AddValues(const Weight* weights, const StreamRows<T>& v, int64_t width,
-                                     int64_t o_stride, C* o) {
-    constexpr size_t kSteps = std::max<size_t>(Shape::kOutVectors / 2, 1);
-    constexpr int64_t kTile = static_cast<int64_t>(kSteps) * kOutStep;
-    Prefetcher<T> ahead(v, width);
-    int64_t column = 0;
-    for (; column + kTile <= width; column += kTile) {
-      AddColumns<Shape, kSteps>(weights, v, column, Whole{}, o_stride, o + column, ahead);
+  // The values of two keys at a time, pair by pair.
+  static constexpr size_t kKeysAtOnce = 2;
+  static HWY_INLINE V16 LoadWeights(const Weight* p) {
+    uint32_t pair = 0;
+    std::memcpy(&pair, p, sizeof(pair));
+    return hn::BitCast(D16(), hn::Set(hn::ScalableTag<uint32_t>(), pair));
+  }
+  template <size_t kVecs, class Load>
+  static HWY_INLINE void LoadValues(const Load& load, const T* const* rows, int64_t column,
+                                    V16* value) {
+    static_assert(kVecs % 2 == 0);
+    const hn::RebindToUnsigned<D16> du16;
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < kVecs; i += 2) {
+      const auto a = hn::BitCast(du16, load(rows[0] + column + i * kLanes));
+      const auto b = hn::BitCast(du16, load(rows[1] + column + i * kLanes));
+      value[i] = hn::BitCast(D16(), hn::InterleaveLower(du16, a, b));
+      value[i + 1] = hn::BitCast(D16(), hn::InterleaveUpper(du16, a, b));
     }
-    for (; column + kOutStep <= width; column += kOutStep) {
-      AddColumns<Shape, 1>(weights, v, column, Whole{}, o_stride, o + column, ahead);
-    }
-    if (column == width) return;
-    AddColumns<Shape, 1>(weights, v, column, Part{static_cast<size_t>(width - column)}, o_stride,
-                         o + column, ahead);
   }
 
   // Interleaving two rows leaves the lower four columns of every eight in one vector and the upper
@@ -86,66 +89,6 @@ struct PairStream {
       for (int64_t i = 0; i < kLanes; i += 4, to += 8) {
         std::copy(o + i, o + i + 4, to);
         std::copy(o + kLanes + i, o + kLanes + i + 4, to + 4);
-      }
-    }
-  }
-
- private:
-  struct Whole {
-    HWY_INLINE V16 operator()(const T* from) const { return LoadK(from); }
-  };
-  struct Part {
-    size_t count;
-    HWY_INLINE V16 operator()(const T* from) const { return LoadKPart(from, count); }
-  };
-
-  template <class Shape, size_t kSteps, class Load>
-  static HWY_INLINE void AddColumns(const Weight* weights, const StreamRows<T>& v, int64_t column,
-                                    const Load& load, int64_t o_stride, C* o,
-                                    Prefetcher<T>& ahead) {
-    static_assert(Shape::kKeys % 2 == 0);
-    const Tag<float> d;
-    const hn::RebindToUnsigned<D16> du16;
-    const hn::ScalableTag<uint32_t> du32;
-    V acc[Shape::kRows][2 * kSteps];
-    HWY_UNROLL(8)
-    for (size_t r = 0; r < Shape::kRows; ++r) {
-      HWY_UNROLL(8)
-      for (size_t i = 0; i < 2 * kSteps; ++i) {
-        acc[r][i] = hn::Load(d, o + static_cast<int64_t>(r) * o_stride + i * kLanes);
-      }
-    }
-    for (size_t tile = 0; tile < Shape::kTiles; ++tile) {
-      const Weight* w = weights + tile * Shape::kSums;
-      HWY_UNROLL(1)
-      for (size_t key = 0; key < Shape::kKeys; key += 2, w += 2) {
-        const size_t at = tile * Shape::kKeys + key;
-        ahead.template Advance<2 * kSteps * kOutStep>();
-        V16 value[2 * kSteps];
-        HWY_UNROLL(4)
-        for (size_t i = 0; i < kSteps; ++i) {
-          const auto a = hn::BitCast(du16, load(v.now[at] + column + i * kOutStep));
-          const auto b = hn::BitCast(du16, load(v.now[at + 1] + column + i * kOutStep));
-          value[2 * i] = hn::BitCast(D16(), hn::InterleaveLower(du16, a, b));
-          value[2 * i + 1] = hn::BitCast(D16(), hn::InterleaveUpper(du16, a, b));
-        }
-        HWY_UNROLL(8)
-        for (size_t r = 0; r < Shape::kRows; ++r) {
-          uint32_t pair = 0;
-          std::memcpy(&pair, w + r * Shape::kKeys, sizeof(pair));
-          const V16 p = hn::BitCast(D16(), hn::Set(du32, pair));
-          HWY_UNROLL(8)
-          for (size_t i = 0; i < 2 * kSteps; ++i) {
-            acc[r][i] = MultiplyAdd(p, value[i], acc[r][i]);
-          }
-        }
-      }
-    }
-    HWY_UNROLL(8)
-    for (size_t r = 0; r < Shape::kRows; ++r) {
-      HWY_UNROLL(8)
-      for (size_t i = 0; i < 2 * kSteps; ++i) {
-        hn::Store(acc[r][i], d, o + static_cast<int64_t>(r) * o_stride + i * kLanes);
       }
     }
   }

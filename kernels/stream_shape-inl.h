@@ -34,7 +34,7 @@ struct StreamShape {
   static constexpr size_t kRows = kRows_;
   static constexpr size_t kLanes = hn::MaxLanes(Tag<C>());
   // At least eight, for the latency of eight multiply-adds in flight.
-  static constexpr size_t kSums = std::max<size_t>(kLanes, kStreamRows);
+  static constexpr size_t kSums = std::max<size_t>(kLanes, kBundleRows);
   static constexpr size_t kKeys = size_t{1} << hwy::FloorLog2(kSums / kRows);
   static constexpr size_t kTiles = kUnitKeys / kKeys;
   static constexpr size_t kScores = kTiles * kSums;  // of one step

@@ -1,4 +1,4 @@
-// Scores and softmax of a few rows against sixteen keys (StreamShape), in natural units: weights
+// The softmax of a few rows against sixteen keys (StreamShape), in natural units: weights
 // are exp2((s - m) * log2(e)) <= 1, m follows every new maximum.
 
 #if defined(FLASHLANE_KERNELS_STREAM_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,9 +14,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/exp2-inl.h"
-#include "kernels/lane_sums-inl.h"
 #include "kernels/online_softmax-inl.h"
-#include "kernels/stream_fma-inl.h"
 #include "kernels/stream_shape-inl.h"
 #include "kernels/tanh-inl.h"
 #include "kernels/tile_matmul-inl.h"
@@ -26,52 +24,6 @@ namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Scores of one step: q [kRows][q_stride] padded to whole steps, K rows of `width` elements.
-template <class Unit, class Shape>
-HWY_NOINLINE void ScoreStep(const typename Unit::Q* q, int64_t q_stride,
-                            const StreamRows<typename Unit::T>& k, int64_t width,
-                            typename Shape::C* scores) {
-  using C = typename Shape::C;
-  using V = hn::Vec<Tag<C>>;
-  constexpr size_t kRows = Shape::kRows, kKeys = Shape::kKeys;
-  const Tag<C> d;
-  Prefetcher<typename Unit::T> ahead(k, width);
-  for (size_t tile = 0; tile < Shape::kTiles; ++tile) {
-    const auto* now = k.now + tile * kKeys;
-    V sums[Shape::kSums];  // of row r and key i at r * kKeys + i
-    HWY_UNROLL(16)
-    for (size_t i = 0; i < Shape::kSums; ++i) sums[i] = hn::Zero(d);
-    const auto add = [&](int64_t at, const auto& load) HWY_ATTR {
-      decltype(Unit::LoadQ(q)) row[kRows];
-      HWY_UNROLL(8)
-      for (size_t r = 0; r < kRows; ++r) {
-        row[r] = Unit::LoadQ(q + static_cast<int64_t>(r) * q_stride + at);
-      }
-      HWY_UNROLL(16)
-      for (size_t i = 0; i < kKeys; ++i) {
-        const auto key = load(now[i] + at);
-        HWY_UNROLL(8)
-        for (size_t r = 0; r < kRows; ++r) {
-          sums[r * kKeys + i] = Unit::MultiplyAdd(row[r], key, sums[r * kKeys + i]);
-        }
-      }
-    };
-    int64_t at = 0;
-    for (; at + Unit::kStep <= width; at += Unit::kStep) {
-      ahead.template Advance<kKeys * Unit::kStep>();
-      add(at, [](const auto* from) HWY_ATTR { return Unit::LoadK(from); });
-    }
-    if (at < width) {
-      const size_t count = static_cast<size_t>(width - at);
-      add(at, [count](const auto* from) HWY_ATTR { return Unit::LoadKPart(from, count); });
-    }
-    HWY_UNROLL(4)
-    for (size_t i = 0; i < Shape::kSums; i += Shape::kLanes) {
-      hn::Store(SumLanes(d, sums + i), d, scores + tile * Shape::kSums + i);
-    }
-  }
-}
 
 // What changes scores between the product and the softmax; per-score arrays as Shape lays them out.
 template <typename C>

@@ -103,7 +103,7 @@ struct ExecOptions {
 // Computes out (and lse when present) from the inputs. Checks every rule above before anything is
 // read or written: on any error no output byte has changed.
 // Same bits on every repeat, for any thread count, and for a sequence alone or in a batch. How a
-// sequence is computed depends on its own lengths and head counts only: with at most 8 rows per kv
+// sequence is computed depends on its own lengths and head counts only: with at most 32 rows per kv
 // head (queries x query heads of the group) K and V are streamed past them, and with at most 128
 // the keys are split and the parts merged; so a query alone may differ in its last bits from the
 // same query among others. A visible NaN, or an infinite value, reaches its own rows only. In BF16,
