@@ -32,19 +32,26 @@ struct ForwardEntry {
 };
 
 // In this order, each whole before the next begins: delta for all rows (where the plan needs the
-// forward's results), run for all tiles phase by phase (BackwardPlan), finish for all rows and keys.
-// All write only what their unit owns and allocate nothing.
+// forward's results) and clear for all keys, run for all tiles phase by phase (BackwardPlan), finish
+// for all rows and keys. bias and sinks need delta only. All write only what their unit owns and
+// allocate nothing.
 struct BackwardEntry {
   // For one sequence: lengths differ from sequence to sequence.
   BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
   // delta of the tile's rows (as ForwardEntry's tiles: of one kv head), and zeros in their dq_sum.
   void (*delta)(const BackwardArgs& args, const Tile& tile) = nullptr;
-  // Zeros in dk_sum and dv_sum of keys [begin, end) of one kv head, seqlen_k and not k_len of them.
+  // Zeros in dk_sum and dv_sum of keys [row_begin, row_end) of one kv head: of all the sequence
+  // has, dead ones too.
   void (*clear)(const BackwardArgs& args, const Tile& tile) = nullptr;
   void (*run)(const BackwardArgs& args, const BackwardTile& tile, void* scratch) = nullptr;
-  // Sums to gradients where the types differ: queries' or keys' [row_begin, row_end).
+  // Sums to gradients where the types differ: of the tile's rows, and of keys
+  // [row_begin, row_end). Null where they do not.
   void (*finish_queries)(const BackwardArgs& args, const Tile& tile) = nullptr;
   void (*finish_keys)(const BackwardArgs& args, const Tile& tile) = nullptr;
+  // The tile's elements of dbias, summed over all that bias broadcasts, in a fixed order.
+  void (*bias)(const BackwardArgs& args, const BiasTile& tile, void* scratch) = nullptr;
+  // dsinks of one query head, summed over all sequences.
+  void (*sinks)(const BackwardArgs& args, int64_t head) = nullptr;
   const char* unit = "";
 };
 
