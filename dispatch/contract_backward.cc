@@ -89,8 +89,7 @@ Status CheckLike(const NamedView& gradient, const NamedView& operand, Inner inne
   if (Status s = CheckDType(gradient, operand.view.dtype, ", its operand's dtype"); !s.ok()) {
     return s;
   }
-  if (std::equal(operand.view.shape, operand.view.shape + operand.view.rank,
-                 gradient.view.shape)) {
+  if (std::equal(operand.view.shape, operand.view.shape + operand.view.rank, gradient.view.shape)) {
     return {};
   }
   return Invalid(gradient.name, "shape " + ShapeString(gradient.view) + " is not " +

@@ -34,6 +34,17 @@ uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_
   return pairs;
 }
 
+// Of all heads of all sequences.
+uint64_t AllVisiblePairs(const kernels::ForwardArgs& args) {
+  uint64_t pairs = 0;
+  for (int64_t b = 0; b < args.batch; ++b) {
+    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
+    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
+    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
+  }
+  return SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads));
+}
+
 // The kv heads of a tile, the queries of its rows, the keys that it may read. A tile may cut
 // through the heads of a query; counting whole queries errs by less than one query.
 struct TileExtent {
@@ -83,14 +94,14 @@ uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
 }
 
 uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
-  uint64_t pairs = 0;
-  for (int64_t b = 0; b < args.batch; ++b) {
-    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
-    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
-    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
-  }
-  return SaturatingProduct(SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads)),
-                           FlopsPerPair(args));
+  return SaturatingProduct(AllVisiblePairs(args), FlopsPerPair(args));
+}
+
+uint64_t BackwardFlops(const kernels::ForwardArgs& args) {
+  const uint64_t widths =
+      SaturatingSum(SaturatingProduct(3, static_cast<uint64_t>(args.head_dim)),
+                    SaturatingProduct(2, static_cast<uint64_t>(args.head_dim_v)));
+  return SaturatingProduct(AllVisiblePairs(args), SaturatingProduct(2, widths));
 }
 
 uint64_t MergeFlops(const kernels::MergeArgs& args, int64_t batch) {

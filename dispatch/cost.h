@@ -18,6 +18,10 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b);
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 uint64_t ForwardFlops(const kernels::ForwardArgs& args);
 
+// Of the five products of the backward over visible pairs: 2 (3 D + 2 Dv) each, whichever gradients
+// are asked for.
+uint64_t BackwardFlops(const kernels::ForwardArgs& args);
+
 // Of MergeStates over `batch` sequences: three per element. What it costs is memory:
 // kMergeElementCost in the unit of TileCost, from 0.5 ns per element (two loads and a store of four
 // bytes each).

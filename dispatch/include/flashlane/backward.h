@@ -38,12 +38,12 @@ struct BackwardOutputs {
 // and, with dS times 1 - tanh^2 where scores are capped, dq = scale dS k, dk = scale dS^T q.
 //
 // Every query row that sees no key, and every key that no query sees, contributes exactly nothing
-// and has gradients of exactly 0; so have keys at or past k_len, which are never read. What a hidden
-// key holds reaches no gradient. A visible NaN or infinite value reaches the gradients of its own
-// query rows and of the keys that they see. A score of -inf counts as hidden.
+// and has gradients of exactly 0; so have keys at or past k_len, which are never read. What a
+// hidden key holds reaches no gradient. A visible NaN or infinite value reaches the gradients of
+// its own query rows and of the keys that they see. A score of -inf counts as hidden.
 //
-// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch (dbias and
-// dsinks, which may be sums over the batch, excepted). Kept results have been rounded to their
+// Same bits on every repeat, for any thread count, and for a sequence alone or in a batch (dbias
+// and dsinks, which may be sums over the batch, excepted). Kept results have been rounded to their
 // dtypes, so that gradients from them may differ in their last bits from those without.
 // ExecOptions as for Attention; Kernel::kNaive is the scalar oracle, which never uses kept results.
 // Errors as for Attention; on any error no output byte has changed.
@@ -60,8 +60,8 @@ struct VarlenBackwardInputs {
   ConstTensorView lse;   // optional, with out: [Hq, total_q]
 };
 
-// AttentionBackward for each sequence as for a batch entry of its own, and with the same bits. dq is
-// [total_q, Hq, D], dk [total_k, Hkv, D], dv [total_k, Hkv, Dv], dsinks [Hq]; there is no bias.
+// AttentionBackward for each sequence as for a batch entry of its own, and with the same bits. dq
+// is [total_q, Hq, D], dk [total_k, Hkv, D], dv [total_k, Hkv, Dv], dsinks [Hq]; there is no bias.
 // Rows past the last sequence are not written. Errors as for AttentionBackward.
 FLASHLANE_API Status AttentionVarlenBackward(const VarlenBackwardInputs& inputs,
                                              const AttentionParams& params,
