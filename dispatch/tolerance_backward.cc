@@ -21,6 +21,9 @@ namespace {
 constexpr double kOracleFactor = 3.0;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// What weights and products that leave the normal numbers may lose.
+double Underflow(DType dtype) { return dtype == DType::kF64 ? 0x1p-1000 : 0x1p-110; }
+
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 GradientCall CallOf(const BackwardInputs& inputs, const AttentionParams& params) {
@@ -290,8 +293,10 @@ class Derivation {
     const double most = 2 * std::sqrt(static_cast<double>(longest)) * bound +
                         RoundingError(call_.dtype, FiniteMax(values, width));
     const double evaluations = call_.dtype == DType::kF64 ? 2.0 : 1.0;
-    gradient->row_tolerance.push_back(
-        bound == 0 ? 0.0 : kOracleFactor * std::min(error, most) + evaluations * bound);
+    const bool nothing = bound == 0 && FiniteMax(values, width) == 0;
+    gradient->row_tolerance.push_back(nothing ? 0.0
+                                              : kOracleFactor * std::min(error, most) +
+                                                    evaluations * bound + Underflow(call_.dtype));
   }
 
   const ExactOperands& exact_;
