@@ -8,10 +8,10 @@
 
 namespace flashlane {
 
-// Everything after the contract: target, kernel, budget, memory, work. Of `args` the caller fills in
-// forward without its outputs, or with both out and lse where they were kept (then they are inputs);
-// dout; those of dq, dk, dv, dbias and dsinks that are asked for. The sums and delta are made here.
-// May throw std::bad_alloc before anything is written.
+// Everything after the contract: target, kernel, budget, memory, work. Of `args` the caller fills
+// in forward without its outputs, or with both out and lse where they were kept (then they are
+// inputs); dout; those of dq, dk, dv, dbias and dsinks that are asked for. The sums and delta are
+// made here. May throw std::bad_alloc before anything is written.
 Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& options);
 
 }  // namespace flashlane
