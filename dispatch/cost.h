@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/backward_args.h"
 #include "threading/parallel_for.h"
 
 namespace flashlane {
@@ -17,10 +18,6 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b);
 // mask and -inf biases are not looked at. Saturates at the largest uint64.
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 uint64_t ForwardFlops(const kernels::ForwardArgs& args);
-
-// Of the five products of the backward over visible pairs: 2 (3 D + 2 Dv) each, whichever gradients
-// are asked for.
-uint64_t BackwardFlops(const kernels::ForwardArgs& args);
 
 // Of MergeStates over `batch` sequences: three per element. What it costs is memory:
 // kMergeElementCost in the unit of TileCost, from 0.5 ns per element (two loads and a store of four
@@ -35,6 +32,11 @@ inline constexpr uint64_t kRowOverheadFlops = 16;
 // use it: four bytes at 25 bytes per ns.
 inline constexpr uint64_t kKeyElementFlops = 8;
 uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile);
+
+// Of the five products of the backward over visible pairs, without those that nobody asked for;
+// and as TileCost, for a tile of it.
+uint64_t BackwardFlops(const kernels::BackwardArgs& args);
+uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile);
 
 // A task is worth spawning from here on: threading::kMinTaskNanoseconds at 50 flop/ns, about what
 // one core of this decade does in f32.

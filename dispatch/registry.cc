@@ -87,6 +87,16 @@ constexpr KernelRow NaiveBackwardRow(DType dtype) {
           .backward = &NaiveBackward<T>};
 }
 
+template <typename T>
+constexpr KernelRow BackwardRow(DType dtype) {
+  return {.name = "attention_flash_backward",
+          .operation = Operation::kBackward,
+          .kernel = Kernel::kFlash,
+          .dtype = dtype,
+          .vectorised = true,
+          .backward = &kernels::AttentionFlashBackward<T>};
+}
+
 // Rows of one operation are neighbours.
 constexpr KernelRow kRows[] = {
     FlashRow<float>(DType::kF32),
@@ -125,6 +135,10 @@ constexpr KernelRow kRows[] = {
     KvBlocksRow<double>("kv_swap_blocks", DType::kF64),
     KvBlocksRow<hwy::bfloat16_t>("kv_swap_blocks", DType::kBF16),
     KvBlocksRow<hwy::float16_t>("kv_swap_blocks", DType::kF16),
+    BackwardRow<float>(DType::kF32),
+    BackwardRow<double>(DType::kF64),
+    BackwardRow<hwy::bfloat16_t>(DType::kBF16),
+    BackwardRow<hwy::float16_t>(DType::kF16),
 };
 
 }  // namespace

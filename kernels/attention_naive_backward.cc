@@ -303,9 +303,22 @@ void Sinks(const BackwardArgs& args, int64_t head) {
   WithArithmetic<T>(args, [&](auto acc) { RunSinks<T, decltype(acc)>(args, head); });
 }
 
-// Keys that no tile reaches have no gradient.
+// Rows and keys that no tile reaches have gradients of 0.
 template <typename T>
-void Clear(const BackwardArgs& args, const Tile& tile) {
+void ClearQueries(const BackwardArgs& args, const Tile& tile) {
+  if (args.dq.data == nullptr) return;
+  const Sequence sequence = Sequence::Of(args.forward, tile.batch);
+  const int64_t group = args.forward.group();
+  for (int64_t r = tile.row_begin; r < tile.row_end; ++r) {
+    T* row = static_cast<T*>(args.dq.data) + tile.batch * args.dq.strides.batch +
+             (tile.kv_head * group + r % group) * args.dq.strides.head +
+             (sequence.q_begin + r / group) * args.dq.strides.row;
+    std::fill_n(row, args.forward.head_dim, FromDouble<T>(0.0));
+  }
+}
+
+template <typename T>
+void ClearKeys(const BackwardArgs& args, const Tile& tile) {
   const Sequence sequence = Sequence::Of(args.forward, tile.batch);
   const auto clear = [&](const RowSums& to, int64_t width) {
     if (to.data == nullptr) return;
@@ -339,7 +352,8 @@ template <typename T>
 BackwardEntry AttentionNaiveBackward() {
   BackwardEntry entry;
   entry.plan = &Plan;
-  entry.clear = &Clear<T>;
+  entry.delta = &ClearQueries<T>;
+  entry.clear = &ClearKeys<T>;
   entry.run = &Run<T>;
   entry.bias = &Bias<T>;
   entry.sinks = &Sinks<T>;

@@ -27,8 +27,8 @@ struct BackwardArgs {
   RowSums dq_sum, dk_sum, dv_sum;  // in the compute type, same shapes; null where not asked for
   RowSums delta;                   // in the compute type, [B, Hq, Sq]: sum(dout * out) per row
 
-  // Gradients of bias and sinks, each of its operand's dtype. A dimension whose dbias stride is 0 has
-  // size 1 there: what bias broadcasts over it is summed. Elements never overlap.
+  // Gradients of bias and sinks, each of its operand's dtype. A dimension whose dbias stride is 0
+  // has size 1 there: what bias broadcasts over it is summed. Elements never overlap.
   void* dbias = nullptr;
   int64_t dbias_batch = 0;
   int64_t dbias_head = 0;
@@ -50,8 +50,8 @@ struct BackwardTile {
   int64_t key_end = 0;
 };
 
-// One unit of work on dbias: rows [row_begin, row_end) and columns [col_begin, col_end) of one of its
-// matrices. Multiples of the plan's sizes, or the end; a dimension that is summed is [0, 1).
+// One unit of work on dbias: rows [row_begin, row_end) and columns [col_begin, col_end) of one of
+// its matrices. Multiples of the plan's sizes, or the end; a dimension that is summed is [0, 1).
 struct BiasTile {
   int64_t batch = 0;
   int64_t head = 0;
@@ -68,7 +68,7 @@ struct BiasTile {
 struct BackwardPlan {
   int64_t queries_per_piece = 1;
   int64_t keys_per_piece = 1;
-  int64_t bias_rows = 1;      // of a BiasTile; from the head sizes alone
+  int64_t bias_rows = 1;  // of a BiasTile; from the head sizes alone
   int64_t bias_cols = 1;
   size_t scratch_bytes = 0;   // per worker, aligned to kScratchAlignment; of run and of bias
   bool needs_forward = true;  // reads forward.out, forward.lse and delta
