@@ -74,6 +74,16 @@ constexpr KernelRow MergeRow(DType dtype) {
 }
 
 template <typename T>
+constexpr KernelRow BackwardRow(DType dtype) {
+  return {.name = "attention_flash_backward",
+          .operation = Operation::kBackward,
+          .kernel = Kernel::kFlash,
+          .dtype = dtype,
+          .vectorised = true,
+          .backward = &kernels::AttentionFlashBackward<T>};
+}
+
+template <typename T>
 kernels::BackwardEntry NaiveBackward(int64_t /*target*/) {
   return kernels::AttentionNaiveBackward<T>();
 }
@@ -85,16 +95,6 @@ constexpr KernelRow NaiveBackwardRow(DType dtype) {
           .kernel = Kernel::kNaive,
           .dtype = dtype,
           .backward = &NaiveBackward<T>};
-}
-
-template <typename T>
-constexpr KernelRow BackwardRow(DType dtype) {
-  return {.name = "attention_flash_backward",
-          .operation = Operation::kBackward,
-          .kernel = Kernel::kFlash,
-          .dtype = dtype,
-          .vectorised = true,
-          .backward = &kernels::AttentionFlashBackward<T>};
 }
 
 // Rows of one operation are neighbours.
@@ -115,6 +115,10 @@ constexpr KernelRow kRows[] = {
     PagedNaiveRow<double>(DType::kF64),
     PagedNaiveRow<hwy::bfloat16_t>(DType::kBF16),
     PagedNaiveRow<hwy::float16_t>(DType::kF16),
+    BackwardRow<float>(DType::kF32),
+    BackwardRow<double>(DType::kF64),
+    BackwardRow<hwy::bfloat16_t>(DType::kBF16),
+    BackwardRow<hwy::float16_t>(DType::kF16),
     NaiveBackwardRow<float>(DType::kF32),
     NaiveBackwardRow<double>(DType::kF64),
     NaiveBackwardRow<hwy::bfloat16_t>(DType::kBF16),
@@ -135,10 +139,6 @@ constexpr KernelRow kRows[] = {
     KvBlocksRow<double>("kv_swap_blocks", DType::kF64),
     KvBlocksRow<hwy::bfloat16_t>("kv_swap_blocks", DType::kBF16),
     KvBlocksRow<hwy::float16_t>("kv_swap_blocks", DType::kF16),
-    BackwardRow<float>(DType::kF32),
-    BackwardRow<double>(DType::kF64),
-    BackwardRow<hwy::bfloat16_t>(DType::kBF16),
-    BackwardRow<hwy::float16_t>(DType::kF16),
 };
 
 }  // namespace
