@@ -63,7 +63,6 @@ struct PieceScratch {
     }
     if (args.dk.data != nullptr) q = carver->Take<C>(q_columns.count * panel_size);
     if (args.dv.data != nullptr) dout = carver->Take<C>(dout_columns.count * panel_size);
-    product = carver->Take<C>(blocks.block_k * Panel::kRows);
   }
 
   StripScratch<T> strip;
@@ -72,7 +71,6 @@ struct PieceScratch {
   C* finite_k = nullptr;  // [block_k][head_dim], where K holds a NaN or an infinity
   C* q = nullptr;         // [columns][block_q][kRows]
   C* dout = nullptr;      // [columns][block_q][kRows]
-  C* product;             // [block_k][kRows]
 };
 
 template <typename T_>
@@ -225,16 +223,15 @@ class BackwardPiece {
                                kRows,
                                operands.right + (panel * blocks_.block_q + first) * kRows,
                                depth,
-                               scratch_.product,
+                               nullptr,
                                nullptr,
                                strip.panel_size()};
-      WithVectors<Panel::kVectors>(hwy::DivCeil(width, Panel::kLanes), [&](auto vectors) {
-        MultiplyPanel<LeftLayout::kPanels, vectors()>(product, run.keys.size(),
-                                                      Accumulate::kNothing);
-      });
       C* sums = SumRow(operands.sums, run.keys.begin) + panel * operands.columns.step;
-      AddRows<Panel>(scratch_.product, run.keys.size(), width, operands.factor,
-                     MutableRows<C>{sums, operands.sums.strides.row});
+      WithVectors<Panel::kVectors>(hwy::DivCeil(width, Panel::kLanes), [&](auto vectors) {
+        AddProduct<vectors()>(
+            product, run.keys.size(),
+            SumTarget<C>{sums, operands.sums.strides.row, width, operands.factor});
+      });
     }
   }
 
