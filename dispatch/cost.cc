@@ -34,6 +34,17 @@ uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_
   return pairs;
 }
 
+// Of all heads of all sequences.
+uint64_t AllVisiblePairs(const kernels::ForwardArgs& args) {
+  uint64_t pairs = 0;
+  for (int64_t b = 0; b < args.batch; ++b) {
+    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
+    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
+    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
+  }
+  return SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads));
+}
+
 uint64_t BackwardFlopsPerPair(const kernels::BackwardArgs& args) {
   const auto width = static_cast<uint64_t>(args.forward.head_dim);
   const auto width_v = static_cast<uint64_t>(args.forward.head_dim_v);
@@ -95,20 +106,11 @@ uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
 }
 
 uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
-  uint64_t pairs = 0;
-  for (int64_t b = 0; b < args.batch; ++b) {
-    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
-    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
-    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
-  }
-  return SaturatingProduct(SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads)),
-                           FlopsPerPair(args));
+  return SaturatingProduct(AllVisiblePairs(args), FlopsPerPair(args));
 }
 
 uint64_t BackwardFlops(const kernels::BackwardArgs& args) {
-  const uint64_t forward = FlopsPerPair(args.forward);
-  return SaturatingProduct(ForwardFlops(args.forward) / std::max<uint64_t>(forward, 1),
-                           BackwardFlopsPerPair(args));
+  return SaturatingProduct(AllVisiblePairs(args.forward), BackwardFlopsPerPair(args));
 }
 
 uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile) {

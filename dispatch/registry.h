@@ -13,11 +13,11 @@
 namespace flashlane {
 
 enum class Operation : uint8_t {
-  kForward,  // Attention, AttentionVarlen
-  kPaged,    // AttentionPaged
-  kMerge,    // MergeStates
-  kCache,    // KvAppend, KvCopyBlocks, KvSwapBlocks
-  kBackward,
+  kForward,   // Attention, AttentionVarlen
+  kPaged,     // AttentionPaged
+  kMerge,     // MergeStates
+  kCache,     // KvAppend, KvCopyBlocks, KvSwapBlocks
+  kBackward,  // AttentionBackward, AttentionVarlenBackward
 };
 
 struct KernelRow {
@@ -39,6 +39,7 @@ std::span<const KernelRow> Registry();
 std::span<const KernelRow> KernelsOf(Operation operation);
 inline std::span<const KernelRow> ForwardKernels() { return KernelsOf(Operation::kForward); }
 inline std::span<const KernelRow> PagedKernels() { return KernelsOf(Operation::kPaged); }
+inline std::span<const KernelRow> BackwardKernels() { return KernelsOf(Operation::kBackward); }
 
 // The row of Attention, AttentionPaged or the backward, or that of MergeStates; null where there is
 // none.
