@@ -36,7 +36,8 @@
 // products, as p above. rho is capped at 2^-5. With these bounds for random roundings, of
 // f32 a quarter of each (the oracle's own error shows where that is too little; of F64 there is
 // none, and all counts),
-//   tolerance = 3 min(error of the oracle with an f32 accumulator, 8 sqrt(longest sum) bound)
+//   tolerance = 3 min(error of the oracle with an f32 accumulator,
+//                     8 sqrt(longest sum) bound, of BF16 and F16 2 bound, + rounding of the result)
 //             + bound + rounding of the result
 // per row of the gradient; a row that nothing contributes to must be exactly 0.
 //

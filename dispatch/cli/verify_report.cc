@@ -156,12 +156,12 @@ void PrintRows(const VerifyReport& report, std::ostream& out) {
   out << "\nmax error: largest |out - f64 answer|, of a backward |gradient - f64 answer|;\n"
          "of tolerance: the worst element of all results\n";
   if (timed) {
-    out << "µs/call: best of the repetitions; GFLOP/s: visible query-key pairs x 2 (D + Dv), of "
-           "a backward\nx 2 (3 D + 2 Dv), at the best, of "
+    out << "µs/call: best of the repetitions; GFLOP/s: visible query-key pairs x 2 (D + Dv)\n(of "
+           "a backward x 2 (3 D + 2 Dv)), at the best, of "
         << (report.threads == 1 ? "one thread"
                                 : "all " + std::to_string(report.threads) +
                                       " threads together (small calls use fewer)")
-        << "; × oracle: how many times as fast as kernel naive\n(scalar code, as many threads) in "
+        << ";\n× oracle: how many times as fast as kernel naive (scalar code, as many threads) in "
            "the same dtype\n";
   }
   if (AnyRecomputed(report)) out << kRecomputedNote;
