@@ -102,13 +102,30 @@ HWY_INLINE void PrefetchSums(const C* row, int64_t width) {
   hwy::Prefetch(row + width - 1);
 }
 
+// Rows of the caller's that will be read soon.
+struct NextRows {
+  const uint8_t* data;
+  int64_t rows;
+  int64_t stride;  // bytes between rows
+  int64_t width;   // bytes
+};
+
 // to[j] += factor * (row j of the product), for `rows` rows of `width` columns. The sums come from
-// afar while a register tile is multiplied.
+// afar while a register tile is multiplied, and so do the `next` rows: the stretches that a product
+// reads of each are too short for the hardware to foresee.
 template <size_t kVecs, typename C>
-HWY_NOINLINE void AddProduct(const Product<C>& product, int64_t rows, const SumTarget<C>& to) {
+HWY_NOINLINE void AddProduct(const Product<C>& product, int64_t rows, const SumTarget<C>& to,
+                             const NextRows& next) {
+  constexpr int64_t kLine = 64;
   ForRowTiles(rows, [&](int64_t m, auto tile_rows) HWY_ATTR {
     for (size_t r = 0; r < tile_rows(); ++r) {
       PrefetchSums(to.data + (m + static_cast<int64_t>(r)) * to.stride, to.width);
+    }
+    const int64_t next_end = std::min(m + static_cast<int64_t>(tile_rows()), next.rows);
+    for (int64_t r = m; r < next_end; ++r) {
+      for (int64_t i = 0; i < next.width; i += kLine) {
+        hwy::Prefetch(next.data + r * next.stride + i);
+      }
     }
     AddTile<LeftLayout::kPanels, tile_rows(), kVecs>(product, m, to);
   });
