@@ -63,7 +63,6 @@ struct PieceScratch {
     }
     if (args.dk.data != nullptr) q = carver->Take<C>(q_columns.count * panel_size);
     if (args.dv.data != nullptr) dout = carver->Take<C>(dout_columns.count * panel_size);
-    product = carver->Take<C>(blocks.block_k * Panel::kRows);
   }
 
   StripScratch<T> strip;
@@ -72,7 +71,6 @@ struct PieceScratch {
   C* finite_k = nullptr;  // [block_k][head_dim], where K holds a NaN or an infinity
   C* q = nullptr;         // [columns][block_q][kRows]
   C* dout = nullptr;      // [columns][block_q][kRows]
-  C* product;             // [block_k][kRows]
 };
 
 template <typename T_>
@@ -112,6 +110,10 @@ class BackwardPiece {
     for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
          begin += blocks_.block_k) {
       const KeyBlock<C> block = strip.LoadBlock(begin, keys);
+      // After the last block the next strip begins with the first.
+      const bool last = begin + blocks_.block_k >= keys.end;
+      next_keys_ =
+          (last ? keys.begin / blocks_.block_k * blocks_.block_k - begin : blocks_.block_k);
       strip.Weigh(block);
       if (scratch_.dq != nullptr) AddQueries(strip, block);
       AddKeys(strip, block);
@@ -198,13 +200,17 @@ class BackwardPiece {
   void AddRun(const Strip& strip, const KeyBlock<C>& block, const KeyRun& run) {
     if (scratch_.dout != nullptr) {
       const C* p = strip.Weights(block, run.panel_begin, run.keys.begin);
-      AddProducts(strip, run, {p, scratch_.dout, scratch_.dout_columns, C{1}, args_.dv_sum});
+      AddProducts(
+          strip, run,
+          {p, scratch_.dout, scratch_.dout_columns, C{1}, args_.dv_sum, Next(strip.values(), run)});
       if (HWY_UNLIKELY(!dout_is_finite_)) AddNonFinite(strip, block, run);
     }
     if (scratch_.q != nullptr) {
       const C* ds = strip.Gradients(block, run.panel_begin, run.keys.begin);
       const C scale = static_cast<C>(args_.forward.softmax_scale);
-      AddProducts(strip, run, {ds, scratch_.q, scratch_.q_columns, scale, args_.dk_sum});
+      AddProducts(
+          strip, run,
+          {ds, scratch_.q, scratch_.q_columns, scale, args_.dk_sum, Next(strip.keys(), run)});
     }
   }
 
@@ -214,7 +220,16 @@ class BackwardPiece {
     const ColumnPanels<Panel>& columns;
     C factor;
     const RowSums& sums;
+    NextRows next;  // of all columns
   };
+
+  // The rows that take the place of those of `run` in the next block.
+  NextRows Next(const KvRows<T>& rows, const KeyRun& run) const {
+    const int64_t begin = std::min(run.keys.begin + next_keys_, tile_.key_end);
+    constexpr int64_t kBytes = static_cast<int64_t>(sizeof(T));
+    return {reinterpret_cast<const uint8_t*>(rows.Row(begin)), tile_.key_end - begin,
+            rows.row_stride * kBytes, 0};
+  }
 
   void AddProducts(const Strip& strip, const KeyRun& run, const KeyProduct& operands) {
     const int64_t first = run.panel_begin * kRows;
@@ -225,16 +240,18 @@ class BackwardPiece {
                                kRows,
                                operands.right + (panel * blocks_.block_q + first) * kRows,
                                depth,
-                               scratch_.product,
+                               nullptr,
                                nullptr,
                                strip.panel_size()};
-      WithVectors<Panel::kVectors>(hwy::DivCeil(width, Panel::kLanes), [&](auto vectors) {
-        MultiplyPanel<LeftLayout::kPanels, vectors()>(product, run.keys.size(),
-                                                      Accumulate::kNothing);
-      });
       C* sums = SumRow(operands.sums, run.keys.begin) + panel * operands.columns.step;
-      AddRows<Panel>(scratch_.product, run.keys.size(), width, operands.factor,
-                     MutableRows<C>{sums, operands.sums.strides.row});
+      NextRows next = operands.next;
+      next.data += panel * operands.columns.step * static_cast<int64_t>(sizeof(T));
+      next.width = width * static_cast<int64_t>(sizeof(T));
+      WithVectors<Panel::kVectors>(hwy::DivCeil(width, Panel::kLanes), [&](auto vectors) {
+        AddProduct<vectors()>(product, run.keys.size(),
+                              SumTarget<C>{sums, operands.sums.strides.row, width, operands.factor},
+                              next);
+      });
     }
   }
 
@@ -275,6 +292,7 @@ class BackwardPiece {
   const BackwardBlocks blocks_;
   PieceScratch<T> scratch_;
   bool dout_is_finite_ = true;
+  int64_t next_keys_ = 0;  // from a key of the block to one of the next
 };
 
 template <typename T>

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/args.h"
 #include "kernels/backward_args.h"
@@ -50,13 +51,6 @@ struct ColumnPanels {
   int64_t width;
   int64_t count;
   int64_t step;  // columns
-};
-
-// Rows that are written.
-template <typename C>
-struct MutableRows {
-  C* data;
-  int64_t stride;  // elements between rows
 };
 
 // Row `row` of one kv head in a gradient of keys.
@@ -100,25 +94,41 @@ HWY_NOINLINE bool CopyColumns(const TileRows<Panel>& rows,
   return !hn::AllTrue(d, all_finite);
 }
 
-// to[j] += factor * from[j] for `rows` rows of `width` columns; `from` is a panel.
-template <class Panel, typename C = typename Panel::C>
-HWY_NOINLINE void AddRows(const C* from, int64_t rows, int64_t width, C factor,
-                          const MutableRows<C>& to) {
-  const Tag<C> d;
-  const auto f = hn::Set(d, factor);
-  const int64_t whole = width / Panel::kLanes * Panel::kLanes;
-  for (int64_t j = 0; j < rows; ++j) {
-    const C* HWY_RESTRICT row = from + j * Panel::kRows;
-    C* HWY_RESTRICT sum = to.data + j * to.stride;
-    int64_t i = 0;
-    for (; i < whole; i += Panel::kLanes) {
-      hn::StoreU(hn::MulAdd(hn::Load(d, row + i), f, hn::LoadU(d, sum + i)), d, sum + i);
+// Brings `width` elements into the cache that will be added to.
+template <typename C>
+HWY_INLINE void PrefetchSums(const C* row, int64_t width) {
+  constexpr int64_t kLine = 64 / sizeof(C);
+  for (int64_t i = 0; i < width; i += kLine) hwy::Prefetch(row + i);
+  hwy::Prefetch(row + width - 1);
+}
+
+// Rows of the caller's that will be read soon.
+struct NextRows {
+  const uint8_t* data;
+  int64_t rows;
+  int64_t stride;  // bytes between rows
+  int64_t width;   // bytes
+};
+
+// to[j] += factor * (row j of the product), for `rows` rows of `width` columns. The sums come from
+// afar while a register tile is multiplied, and so do the `next` rows: the stretches that a product
+// reads of each are too short for the hardware to foresee.
+template <size_t kVecs, typename C>
+HWY_NOINLINE void AddProduct(const Product<C>& product, int64_t rows, const SumTarget<C>& to,
+                             const NextRows& next) {
+  constexpr int64_t kLine = 64;
+  ForRowTiles(rows, [&](int64_t m, auto tile_rows) HWY_ATTR {
+    for (size_t r = 0; r < tile_rows(); ++r) {
+      PrefetchSums(to.data + (m + static_cast<int64_t>(r)) * to.stride, to.width);
     }
-    if (i == width) continue;
-    const size_t rest = static_cast<size_t>(width - i);
-    const auto x = hn::MulAdd(hn::Load(d, row + i), f, hn::LoadN(d, sum + i, rest));
-    hn::StoreN(x, d, sum + i, rest);
-  }
+    const int64_t next_end = std::min(m + static_cast<int64_t>(tile_rows()), next.rows);
+    for (int64_t r = m; r < next_end; ++r) {
+      for (int64_t i = 0; i < next.width; i += kLine) {
+        hwy::Prefetch(next.data + r * next.stride + i);
+      }
+    }
+    AddTile<LeftLayout::kPanels, tile_rows(), kVecs>(product, m, to);
+  });
 }
 
 // Adds factor * the lanes of a transposed panel [width][kRows] to the sums of the rows of `range`.
@@ -128,8 +138,14 @@ HWY_NOINLINE void AddTransposed(const TileRows<Panel>& rows, const PanelRange& r
   constexpr int64_t kLanes = Panel::kLanes;
   const Tag<C> d;
   const auto f = hn::Set(d, factor);
+  const auto row = [&](int64_t lane) {
+    return rows.template RowPointer<C>(sums.data, sums.strides, range.begin + lane);
+  };
   for (int64_t lane = 0; lane < range.size(); lane += kLanes) {
     const int64_t count = std::min(kLanes, range.size() - lane);
+    for (int64_t i = lane + kLanes; i < std::min(range.size(), lane + 2 * kLanes); ++i) {
+      PrefetchSums(row(i), width);
+    }
     for (int64_t at = 0; at < width; at += kLanes) {
       const int64_t columns = std::min(kLanes, width - at);
       hn::Vec<Tag<C>> v[kLanes];
@@ -140,7 +156,7 @@ HWY_NOINLINE void AddTransposed(const TileRows<Panel>& rows, const PanelRange& r
       }
       Transpose(d, v);
       for (int64_t i = 0; i < count; ++i) {
-        C* sum = rows.template RowPointer<C>(sums.data, sums.strides, range.begin + lane + i) + at;
+        C* sum = row(lane + i) + at;
         if (columns == kLanes) {
           hn::StoreU(hn::MulAdd(v[i], f, hn::LoadU(d, sum)), d, sum);
         } else {

@@ -132,6 +132,9 @@ class BackwardStrip {
     for (int64_t panel = 0; panel < num_panels(); ++panel) PackSums(panel);
   }
 
+  const KvRows<T>& keys() const { return k_; }
+  const KvRows<T>& values() const { return v_; }
+
   typename TileRows<Panel>::RowSource DoutRows() const { return {args_.dout, args_.dout_strides}; }
 
   // The keys of [begin, begin + block_k) within `keys`.

@@ -174,6 +174,21 @@ HWY_INLINE void MultiplySteps(const C* HWY_RESTRICT a, int64_t a_stride, const C
   }
 }
 
+// acc += a b over the depth of the product, for rows from m on.
+template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C, class V = hn::Vec<Tag<C>>>
+HWY_INLINE void MultiplyDepth(const Product<C>& p, int64_t m, V (&acc)[kRows][kVecs]) {
+  const C* HWY_RESTRICT a = LeftRow<kLayout>(p, m);
+  const C* HWY_RESTRICT b = p.b;
+  if constexpr (kLayout == LeftLayout::kPanels) {
+    constexpr int64_t kStep = static_cast<int64_t>(kPanelRows<C>);
+    for (int64_t t = 0; t < p.depth; t += kStep, a += p.a_panel, b += kStep * kStep) {
+      MultiplySteps<kLayout>(a, p.a_stride, b, std::min(kStep, p.depth - t), acc);
+    }
+  } else {
+    MultiplySteps<kLayout>(a, p.a_stride, b, p.depth, acc);
+  }
+}
+
 // Rows [m, m + kRows) of the product, the first kVecs vectors of the panel.
 template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C>
 HWY_INLINE void MultiplyTile(const Product<C>& p, int64_t m, Accumulate accumulate) {
@@ -193,21 +208,51 @@ HWY_INLINE void MultiplyTile(const Product<C>& p, int64_t m, Accumulate accumula
                       : hn::Mul(hn::Load(d, at), hn::Load(d, p.scale + v * lanes));
     }
   }
-  const C* HWY_RESTRICT a = LeftRow<kLayout>(p, m);
-  const C* HWY_RESTRICT b = p.b;
-  if constexpr (kLayout == LeftLayout::kPanels) {
-    constexpr int64_t kStep = static_cast<int64_t>(kPanelRows<C>);
-    for (int64_t t = 0; t < p.depth; t += kStep, a += p.a_panel, b += kStep * kStep) {
-      MultiplySteps<kLayout>(a, p.a_stride, b, std::min(kStep, p.depth - t), acc);
-    }
-  } else {
-    MultiplySteps<kLayout>(a, p.a_stride, b, p.depth, acc);
-  }
+  MultiplyDepth<kLayout>(p, m, acc);
   HWY_UNROLL(kTileRows)
   for (size_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
       hn::Store(acc[r][v], d, c + r * kPanelRows<C> + v * lanes);
+    }
+  }
+}
+
+// Rows in the caller's memory that products are added to, times `factor`.
+template <typename C>
+struct SumTarget {
+  C* data;
+  int64_t stride;  // elements between rows
+  int64_t width;   // columns
+  C factor;
+};
+
+// As MultiplyTile, but adds the product to rows [m, m + kRows) of `to`. kVecs vectors hold its
+// width.
+template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C>
+HWY_INLINE void AddTile(const Product<C>& p, int64_t m, const SumTarget<C>& to) {
+  const Tag<C> d;
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<Tag<C>> acc[kRows][kVecs];
+  HWY_UNROLL(kTileRows)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::Zero(d);
+  }
+  MultiplyDepth<kLayout>(p, m, acc);
+  const auto factor = hn::Set(d, to.factor);
+  const size_t rest = static_cast<size_t>(to.width) - (kVecs - 1) * lanes;  // of the last vector
+  HWY_UNROLL(kTileRows)
+  for (size_t r = 0; r < kRows; ++r) {
+    C* row = to.data + (m + static_cast<int64_t>(r)) * to.stride;
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      C* at = row + v * lanes;
+      if (v + 1 < kVecs || rest == lanes) {
+        hn::StoreU(hn::MulAdd(acc[r][v], factor, hn::LoadU(d, at)), d, at);
+      } else {
+        hn::StoreN(hn::MulAdd(acc[r][v], factor, hn::LoadN(d, at, rest)), d, at, rest);
+      }
     }
   }
 }
