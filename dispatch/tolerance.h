@@ -31,13 +31,13 @@
 //   |error of dq_i|  <= |scale| sum_j |error of dS_ij| |k_j|    dk, dv, dbias, dsinks likewise
 // where what is independent from term to term adds up as root of squares (3 standard deviations,
 // estimated from random signs) and the rest as it stands. 1 - tanh^2 adds 4 u to the errors of dP
-// and delta. Of BF16 and F16 out may have been rounded before delta: 3 u sqrt(sum_d (dout_d
-// out_d)^2) of its error, u of the dtype. Of BF16 p and dS may have been rounded for their
-// products, as p above. rho is capped at 2^-5. With these bounds for random roundings, of
-// f32 a quarter of each (the oracle's own error shows where that is too little; of F64 there is
-// none, and all counts),
+// and delta. Of BF16 and F16 out may have been rounded before delta: 3 sqrt(sum_d (dout_d
+// rounding of out_d)^2) of its error, which does not average out over rows. Of BF16 p and dS may
+// have been rounded for their products, as p above. rho is capped at 2^-5. With these bounds for
+// random roundings, of f32 half of each (the oracle's own error shows where that is too little; of
+// F64 there is none, and all counts),
 //   tolerance = 3 min(error of the oracle with an f32 accumulator,
-//                     8 sqrt(longest sum) bound, of BF16 and F16 2 bound, + rounding of the result)
+//                     4 sqrt(longest sum) bound, of BF16 and F16 2 bound, + rounding of the result)
 //             + bound + rounding of the result
 // per row of the gradient; a row that nothing contributes to must be exactly 0.
 //

@@ -130,6 +130,7 @@ struct ExactOperands {
     const double max_k = FiniteMax(k.Row(row), call.head_dim);
     const double norm_v = FiniteNorm(v_forward.Row(row), call.head_dim_v);
     const double max_v = FiniteMax(v_forward.Row(row), call.head_dim_v);
+    columns[kColOne] = 1.0;
     columns[kColMaxK] = max_k;
     columns[kColNormK] = FiniteNorm(k.Row(row), call.head_dim);
     columns[kColNormV] = norm_v;
@@ -234,7 +235,6 @@ class Derivation {
     }
   }
 
-  // Shares of the query rows that are summed: their errors are independent, 2 standard deviations.
   void Dbias(GradientReference* dbias) const {
     const std::int64_t* s = dbias->shape;
     for (std::int64_t row = 0; row < s[0] * s[1] * s[2]; ++row) {
@@ -248,7 +248,7 @@ class Derivation {
         for (int d = 0; d < 3; ++d) counts = counts && (s[d] == 1 || of[d] == at[d]);
         if (counts) shares.Add(terms_[Index(query)], DbiasBound(terms_[Index(query)], s[3] != 1));
       }
-      Add(dbias, row, s[3], same_.dbias, shares.Bound());
+      Add(dbias, row, s[3], same_.dbias, shares.Bound(call_.dtype));
     }
   }
 
@@ -259,20 +259,26 @@ class Derivation {
         if (query / call_.seqlen_q % call_.num_heads != h) continue;
         shares.Add(terms_[Index(query)], DsinksBound(terms_[Index(query)]));
       }
-      Add(dsinks, h, 1, same_.dsinks, shares.Bound());
+      Add(dsinks, h, 1, same_.dsinks, shares.Bound(call_.dtype));
     }
   }
 
  private:
+  // Of the query rows that are summed: their errors are independent, but for the rounding of out,
+  // which rows that are nearly the same have in common.
   struct Shares {
-    double squares = 0, largest = 0;
+    double sum = 0, squares = 0, largest = 0;
     bool judged = true;
     void Add(const QueryRowTerms& terms, double bound) {
+      sum += bound;
       squares += bound * bound;
       largest = std::max(largest, bound);
       judged = judged && terms.judged;
     }
-    double Bound() const { return judged ? largest + 2 * std::sqrt(squares) : kInfinity; }
+    double Bound(DType dtype) const {
+      if (!judged) return kInfinity;
+      return IsHalf(dtype) ? sum : largest + 2 * std::sqrt(squares);
+    }
   };
 
   bool HeadIsJudged(std::int64_t kv_head) const {
@@ -287,12 +293,11 @@ class Derivation {
     const double* values = gradient->values.data() + row * width;
     const double error = LargestError(same.data() + row * width, values, width);
     // A sum of n terms may be off by 2 sqrt(n) times as much as with roundings at random, of which
-    // the bound counts a quarter. Bounds of two-byte types hold roundings that the oracle has not.
+    // the bound counts half. Bounds of two-byte types hold roundings that the oracle has not.
     const std::int64_t longest =
         std::max({call_.head_dim, call_.head_dim_v, call_.seqlen_k,
                   call_.seqlen_q * (call_.num_heads / call_.num_kv_heads)});
-    const bool half = call_.dtype == DType::kBF16 || call_.dtype == DType::kF16;
-    const double growth = half ? 2 : 8 * std::sqrt(static_cast<double>(longest));
+    const double growth = IsHalf(call_.dtype) ? 2 : 4 * std::sqrt(static_cast<double>(longest));
     const double most = growth * bound + RoundingError(call_.dtype, FiniteMax(values, width));
     const double evaluations = call_.dtype == DType::kF64 ? 2.0 : 1.0;
     const bool nothing = bound == 0 && FiniteMax(values, width) == 0;

@@ -15,10 +15,10 @@ constexpr double kRelativeCap = 0x1p-5;
 constexpr double kDeviations = 3.0;
 constexpr double kCapSteps = 4.0;  // roundings of tanh, its square and 1 - tanh^2
 
-// Floors count a quarter of every rounding: sums of |q| |k| and the like overstate what vectors that
-// point anywhere do, and where they do not the oracle's own error says so, three times. Of F64 that
-// is not known.
-constexpr double kFloorPart = 0.25;
+// Floors count half of every rounding: sums of |q| |k| and the like overstate what vectors
+// that point anywhere do, and where they do not the oracle's own error says so, three times. Of F64
+// that is not known.
+constexpr double kFloorPart = 0.5;
 
 double Accumulating(const GradientCall& call) {
   if (call.dtype == DType::kF64) return UnitRoundoff(DType::kF64);
@@ -41,10 +41,13 @@ double RootMeanSquare(const double* columns) {
 
 double Finite(double x) { return std::isfinite(x) ? x : 0.0; }
 
-// sum_d (dout_d out_d)^2, rooted: what the rounding of out does to delta.
-double NormOfProducts(const double* a, const double* b, std::int64_t size) {
+// What the rounding of out to its dtype does to delta: sum_d (dout_d error of out_d)^2, rooted.
+double RoundedDelta(const QueryRowInputs& row, const GradientCall& call) {
   double sum = 0;
-  for (std::int64_t d = 0; d < size; ++d) sum += Finite(a[d] * b[d]) * Finite(a[d] * b[d]);
+  for (std::int64_t d = 0; d < call.head_dim_v; ++d) {
+    const double error = Finite(row.dout[d] * RoundingError(call.dtype, row.sums[d]));
+    sum += error * error;
+  }
   return std::sqrt(sum);
 }
 
@@ -57,13 +60,22 @@ std::int64_t RowsPerKey(const GradientCall& call) {
   return call.seqlen_q * (call.num_heads / call.num_kv_heads);
 }
 
+// What a key's own score adds to the error of its weight: it may be far larger than the scores of
+// the keys that have most of it.
+double OwnScore(const GradientCall& call, const KeyRowInputs& key) {
+  return Accumulating(call) * (Growth(call.head_dim) + kScoreSteps) *
+         FiniteNorm(key.k, call.head_dim);
+}
+
 }  // namespace
 
 QueryRowTerms TermsOf(const GradientCall& call, const QueryRowInputs& row) {
   const double u = Accumulating(call);
   const std::int64_t dv = call.head_dim_v;
   const double* columns = row.sums + dv;
-  const double norm_k = Finite(columns[kColNormK]);
+  // Of the keys alone: a sink may have nearly all of the weight.
+  const double weight = Finite(columns[kColOne]);
+  const double norm_k = weight > 0 ? Finite(columns[kColNormK]) / weight : 0.0;
   const double lse = Finite(row.lse);
   QueryRowTerms terms;
   const double norm_q = FiniteNorm(row.q, call.head_dim);
@@ -82,9 +94,10 @@ QueryRowTerms TermsOf(const GradientCall& call, const QueryRowInputs& row) {
           std::numeric_limits<float>::max();
   if (row.lse == -std::numeric_limits<double>::infinity()) return terms;  // sees no key
 
+  const double score = std::max(std::abs(lse), terms.scaled_q * norm_k);
   const double dot = Growth(call.head_dim) * terms.scaled_q * norm_k;
   const double log_n = std::log(static_cast<double>(std::max<std::int64_t>(call.seqlen_k, 1)));
-  terms.relative = u * (dot + kScoreSteps * (std::abs(lse) + log_n + 1) + Growth(call.seqlen_k));
+  terms.relative = u * (dot + kScoreSteps * (score + log_n + 1) + Growth(call.seqlen_k));
   if (call.softcap != 0) terms.relative += 2 * u * dot / call.softcap;
   if (call.dtype == DType::kBF16) terms.relative += kWeightError;
   terms.relative = std::min(terms.relative, kRelativeCap);
@@ -96,8 +109,8 @@ QueryRowTerms TermsOf(const GradientCall& call, const QueryRowInputs& row) {
   terms.ddelta = terms.dproduct * norm_out +
                  terms.norm_dout * terms.relative * (terms.norm_v + norm_out) +
                  terms.norm_dout * WeightRounding(call) * RootMeanSquare(columns + kColSignedMaxV);
-  if (call.dtype == DType::kBF16 || call.dtype == DType::kF16) {
-    terms.ddelta += kDeviations * UnitRoundoff(call.dtype) * NormOfProducts(row.dout, row.sums, dv);
+  if (IsHalf(call.dtype)) {
+    terms.ddelta += kDeviations * RoundedDelta(row, call);
   }
   if (call.softcap != 0) {
     terms.dproduct += kCapSteps * u * terms.norm_dout;
@@ -117,9 +130,12 @@ void FillRowColumns(const GradientCall& call, const QueryRowTerms& terms, std::i
   columns[kRowErrorDout] = (terms.relative + u * Growth(RowsPerKey(call))) * terms.max_dout;
   columns[kRowScaledQDout] = terms.scaled_q * terms.max_dout;
   columns[kRowAbsolute] = scaled * terms.dproduct;
+  // Rows whose out is nearly the same round it alike: errors of delta add up as they stand.
+  const double delta = scaled * terms.ddelta;
+  columns[kRowDelta] = IsHalf(call.dtype) ? delta : 0.0;
   for (std::int64_t c = 0; c < kNumSigned; ++c) {
     columns[kRowSignedDout + c] = SignOf(row, c) * terms.max_dout;
-    columns[kRowSignedAbsolute + c] = SignOf(row, kNumSigned + c) * scaled * terms.ddelta;
+    columns[kRowSignedAbsolute + c] = SignOf(row, kNumSigned + c) * delta;
   }
 }
 
@@ -137,20 +153,18 @@ double DkBound(const GradientCall& call, const KeyRowInputs& key) {
   const double weight = key.columns[kRowOne];
   if (!(weight > 0)) return 0.0;
   const double squares = RootMeanSquare(key.products + kNumSigned);
-  const double norm_k = FiniteNorm(key.k, call.head_dim);
   const double relative =
-      (key.columns[kRowRelative] + u * Growth(call.head_dim) * norm_k * key.columns[kRowScaledQ]) /
-          weight +
+      (key.columns[kRowRelative] + OwnScore(call, key) * key.columns[kRowScaledQ]) / weight +
       u * Growth(RowsPerKey(call));
   return kDeviations * std::min(relative, kRelativeCap) * squares +
-         kDeviations * RootMeanSquare(key.columns + kRowSignedAbsolute) +
+         (IsHalf(call.dtype) ? key.columns[kRowDelta]
+                             : kDeviations * RootMeanSquare(key.columns + kRowSignedAbsolute)) +
          key.columns[kRowAbsolute] * FiniteNorm(key.v, call.head_dim_v) +
          WeightRounding(call) * squares;
 }
 
 double DvBound(const GradientCall& call, const KeyRowInputs& key) {
-  const double own = Accumulating(call) * Growth(call.head_dim) * FiniteNorm(key.k, call.head_dim);
-  return key.columns[kRowErrorDout] + own * key.columns[kRowScaledQDout] +
+  return key.columns[kRowErrorDout] + OwnScore(call, key) * key.columns[kRowScaledQDout] +
          WeightRounding(call) * RootMeanSquare(key.columns + kRowSignedDout);
 }
 

@@ -18,6 +18,7 @@ namespace flashlane {
 // Behind v. Groups of kNumSigned columns hold a value with random signs: the root mean square of
 // their weighted sums estimates sqrt(sum (weight value)^2).
 enum KeyColumn : std::int64_t {
+  kColOne,
   kColMaxK,
   kColNormK,
   kColNormV,
@@ -36,6 +37,7 @@ enum RowColumn : std::int64_t {
   kRowErrorDout,
   kRowScaledQDout,
   kRowAbsolute,
+  kRowDelta,
   kRowSignedDout,
   kRowSignedAbsolute = kRowSignedDout + kNumSigned,
   kNumRowColumns = kRowSignedAbsolute + kNumSigned,
@@ -80,6 +82,8 @@ struct QueryRowInputs {
   double lse;
   double sink;  // -inf: none
 };
+inline bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
 QueryRowTerms TermsOf(const GradientCall& call, const QueryRowInputs& row);
 
 // The columns behind the dout of row number `row`.

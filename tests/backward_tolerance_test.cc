@@ -94,8 +94,10 @@ TEST_P(BackwardToleranceTest, OneElementThatIsOff) {
     const auto largest = std::max_element(
         values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
     const auto at = static_cast<size_t>(largest - values.begin());
+    // dsinks is a sum of both signs over all rows, each with the rounding of its out.
+    const double off = truth.rank == 1 ? std::max(0.01, 50 * relative) : relative;
     for (const double wrong :
-         {*largest * (1 + relative), -*largest, 0.0, std::numeric_limits<double>::quiet_NaN(),
+         {*largest * (1 + off), -*largest, 0.0, std::numeric_limits<double>::quiet_NaN(),
           std::numeric_limits<double>::infinity()}) {
       std::vector<double> changed = tensor.Values();
       changed[at] = wrong;
