@@ -158,7 +158,7 @@ Status CheckKvAppend(const KvAppendInputs& inputs, const KvPools& pools) {
   if (Status s = CheckSequenceValues(slots, inputs.k.shape[0], {-1, num_slots - 1}); !s.ok()) {
     return s;
   }
-  return CheckDisjoint({k, v, slots}, named.k, named.v);
+  return CheckDisjoint({k, v, slots}, {named.k, named.v});
 }
 
 Status CheckKvCopyBlocks(const KvPools& pools, const ConstTensorView& block_mapping) {
@@ -166,7 +166,7 @@ Status CheckKvCopyBlocks(const KvPools& pools, const ConstTensorView& block_mapp
   if (Status s = CheckPools(named, Access::kWrite); !s.ok()) return s;
   const int64_t num_blocks = pools.k_cache.shape[0];
   if (Status s = CheckMapping(block_mapping, num_blocks, num_blocks); !s.ok()) return s;
-  return CheckDisjoint({{"block_mapping", block_mapping}}, named.k, named.v);
+  return CheckDisjoint({{"block_mapping", block_mapping}}, {named.k, named.v});
 }
 
 Status CheckKvSwapBlocks(const ConstKvPools& src, const KvPools& dst,
@@ -189,7 +189,7 @@ Status CheckKvSwapBlocks(const ConstKvPools& src, const KvPools& dst,
   if (Status s = CheckMapping(block_mapping, src.k_cache.shape[0], dst.k_cache.shape[0]); !s.ok()) {
     return s;
   }
-  return CheckDisjoint({from.k, from.v, {"block_mapping", block_mapping}}, to.k, to.v);
+  return CheckDisjoint({from.k, from.v, {"block_mapping", block_mapping}}, {to.k, to.v});
 }
 
 kernels::KvAppendArgs ResolveKvAppend(const KvAppendInputs& inputs, const KvPools& pools) {

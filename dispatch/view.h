@@ -44,9 +44,9 @@ Status CheckOutputView(const NamedView& operand, int rank, Inner inner);
 // (q, k and v of [B, S, 3, H, D]); otherwise errs on the side of yes.
 bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
 
-// No output shares memory with an input, or with the other output; absent views share with nobody.
-Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
-                     const NamedView& lse);
+// No output shares memory with an input, or with another output; absent views share with nobody.
+Status CheckDisjoint(std::initializer_list<NamedView> inputs,
+                     std::initializer_list<NamedView> outputs);
 
 // [total, heads, width] as [1, heads, total, width]; [heads, total] as [1, heads, total].
 template <typename View>
