@@ -94,8 +94,8 @@ kernels::Tile BackwardGrid::Keys(const Place& place) const {
   return tile;
 }
 
-void BackwardGrid::PrepareAt(const Place& place) const {
-  if (entry_.delta != nullptr) entry_.delta(args_, Rows(place));
+void BackwardGrid::PrepareAt(const Place& place, void* scratch) const {
+  if (entry_.prepare != nullptr) entry_.prepare(args_, Rows(place), scratch);
   if (entry_.clear != nullptr) entry_.clear(args_, Keys(place));
 }
 
@@ -110,7 +110,9 @@ void BackwardGrid::FinishAt(const Place& place) const {
   if (entry_.finish_keys != nullptr) entry_.finish_keys(args_, Keys(place));
 }
 
-void BackwardGrid::Prepare(int64_t piece) const { PrepareAt(PlaceOf(piece)); }
+void BackwardGrid::Prepare(int64_t piece, void* scratch) const {
+  PrepareAt(PlaceOf(piece), scratch);
+}
 void BackwardGrid::Run(int64_t piece, int64_t phase, void* scratch) const {
   RunAt(PlaceOf(piece), phase, scratch);
 }
@@ -147,7 +149,7 @@ void BackwardGrid::RunHead(int64_t head, void* scratch) const {
   const int64_t batch = head / args_.forward.num_kv_heads;
   Place place{CutOf(batch), batch, head % args_.forward.num_kv_heads, 0};
   const int64_t pieces = place.cut.pieces();
-  for (place.piece = 0; place.piece < pieces; ++place.piece) PrepareAt(place);
+  for (place.piece = 0; place.piece < pieces; ++place.piece) PrepareAt(place, scratch);
   for (int64_t phase = 0; phase < pieces; ++phase) {
     for (place.piece = 0; place.piece < pieces; ++place.piece) RunAt(place, phase, scratch);
   }

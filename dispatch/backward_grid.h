@@ -32,7 +32,7 @@ class BackwardGrid {
   int64_t num_phases() const { return num_phases_; }
   uint64_t PrepareCost(int64_t piece) const;  // and of Finish
   uint64_t RunCost(int64_t piece, int64_t phase) const;
-  void Prepare(int64_t piece) const;
+  void Prepare(int64_t piece, void* scratch) const;
   void Run(int64_t piece, int64_t phase, void* scratch) const;
   void Finish(int64_t piece) const;
 
@@ -58,7 +58,7 @@ class BackwardGrid {
   bool TileOf(const Place& place, int64_t phase, kernels::BackwardTile* tile) const;
   kernels::Tile Rows(const Place& place) const;
   kernels::Tile Keys(const Place& place) const;
-  void PrepareAt(const Place& place) const;
+  void PrepareAt(const Place& place, void* scratch) const;
   void RunAt(const Place& place, int64_t phase, void* scratch) const;
   void FinishAt(const Place& place) const;
 

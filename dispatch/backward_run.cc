@@ -30,7 +30,7 @@ int64_t TotalRows(const kernels::SequenceValues& ends, int64_t batch, int64_t le
 }
 
 // What a call computes besides its outputs: a forward's out and lse where they were not kept,
-// delta, and the sums where outputs are of a type too narrow for them.
+// terms of rows, and the sums where outputs are of a type too narrow for them.
 class Workspace {
  public:
   Workspace(const kernels::BackwardArgs& args, DType dtype)
@@ -58,8 +58,9 @@ class Workspace {
       forward.lse_strides = QueryStrides(heads, 1);
       forward.lse = TakeQueries(heads, sum_bytes_);
     }
-    args->delta.strides = QueryStrides(heads, 1);
-    args->delta.data = TakeQueries(heads, sum_bytes_);
+    // Offsets of RowTerms count whole structures.
+    args->row_terms.strides = QueryStrides(heads, 1);
+    args->row_terms.data = TakeQueries(heads, RowTermsBytes());
     args->dq_sum = args->dq;
     args->dk_sum = args->dk;
     args->dv_sum = args->dv;
@@ -102,6 +103,9 @@ class Workspace {
   void* TakeKeys(int64_t per_row, size_t bytes) {
     const kernels::ForwardArgs& forward = args_.forward;
     return Take(TotalRows(forward.cu_seqlens_k, forward.batch, forward.seqlen_k), per_row, bytes);
+  }
+  size_t RowTermsBytes() const {
+    return sum_bytes_ == 8 ? sizeof(kernels::RowTerms<double>) : sizeof(kernels::RowTerms<float>);
   }
   void* Take(int64_t rows, int64_t per_row, size_t bytes) {
     constexpr size_t kAlign = threading::kScratchAlignment;
@@ -156,8 +160,9 @@ Status RunGrid(const BackwardGrid& grid, const Stage& stage, int threads) {
         [&](int64_t head, void* scratch) noexcept { grid.RunHead(head, scratch); });
   }
   const auto prepare_cost = [&](int64_t piece) noexcept { return grid.PrepareCost(piece); };
-  Status status = stage.Run(grid.num_pieces(), prepare_cost,
-                            [&](int64_t piece, void*) noexcept { grid.Prepare(piece); });
+  Status status =
+      stage.Run(grid.num_pieces(), prepare_cost,
+                [&](int64_t piece, void* scratch) noexcept { grid.Prepare(piece, scratch); });
   for (int64_t phase = 0; phase < grid.num_phases() && status.ok(); ++phase) {
     status = stage.Run(
         grid.num_pieces(), [&](int64_t piece) noexcept { return grid.RunCost(piece, phase); },

@@ -15,6 +15,7 @@
 #include "kernels/amx_config.h"
 #include "kernels/backward-inl.h"
 #include "kernels/backward_bias-inl.h"
+#include "kernels/backward_terms-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
@@ -44,7 +45,7 @@ template <typename T>
 BackwardEntry EntryOf() {
   BackwardEntry entry;
   entry.plan = &PlanBackward<T>;
-  entry.delta = &PrepareQueries<T>;
+  entry.prepare = &PrepareQueries<T>;
   entry.clear = &ClearKeys<T>;
   entry.run = &RunBackwardPiece<T>;
   if constexpr (kPromotes<T>) {

@@ -305,7 +305,7 @@ void Sinks(const BackwardArgs& args, int64_t head) {
 
 // Rows and keys that no tile reaches have gradients of 0.
 template <typename T>
-void ClearQueries(const BackwardArgs& args, const Tile& tile) {
+void ClearQueries(const BackwardArgs& args, const Tile& tile, void*) {
   if (args.dq.data == nullptr) return;
   const Sequence sequence = Sequence::Of(args.forward, tile.batch);
   const int64_t group = args.forward.group();
@@ -352,7 +352,7 @@ template <typename T>
 BackwardEntry AttentionNaiveBackward() {
   BackwardEntry entry;
   entry.plan = &Plan;
-  entry.delta = &ClearQueries<T>;
+  entry.prepare = &ClearQueries<T>;
   entry.clear = &ClearKeys<T>;
   entry.run = &Run<T>;
   entry.bias = &Bias<T>;

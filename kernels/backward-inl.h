@@ -300,22 +300,6 @@ void RunBackwardPiece(const BackwardArgs& args, const BackwardTile& tile, void* 
   BackwardPiece<T>(args, tile, Carver(scratch)).Run();
 }
 
-// delta of every row, zeros in dq_sum.
-template <typename T>
-void PrepareQueries(const BackwardArgs& args, const Tile& tile) {
-  using C = Compute<T>;
-  const ForwardArgs& forward = args.forward;
-  const TileRows<FmaPanel<C>> rows(forward, tile, Sequence::Of(forward, tile.batch));
-  for (int64_t r = tile.row_begin; r < tile.row_end; ++r) {
-    *rows.template RowPointer<C>(args.delta.data, args.delta.strides, r) = Dot(
-        rows.template RowPointer<const T>(args.dout, args.dout_strides, r),
-        rows.template RowPointer<const T>(forward.out, forward.out_strides, r), forward.head_dim_v);
-    if (args.dq_sum.data == nullptr) continue;
-    C* dq = rows.template RowPointer<C>(args.dq_sum.data, args.dq_sum.strides, r);
-    std::fill(dq, dq + forward.head_dim, C{0});
-  }
-}
-
 template <typename T>
 void ClearKeys(const BackwardArgs& args, const Tile& tile) {
   using C = Compute<T>;

@@ -16,8 +16,17 @@ struct RowSums {
   RowStrides strides;
 };
 
+// What the gradients of a query row need of it, in the compute type: P = factor * exp(s - shift),
+// in the unit of the kernel's scores. shift is -inf where the row sees no key.
+template <typename C>
+struct RowTerms {
+  C shift;
+  C factor;
+  C delta;  // sum(dout * out)
+};
+
 // forward.out and forward.lse are inputs: kept by the caller or computed for this call. They and
-// delta may be null for a kernel whose plan does not need them (the oracle's).
+// row_terms may be null for a kernel whose plan does not need them (the oracle's).
 struct BackwardArgs {
   ForwardArgs forward;
   const void* dout = nullptr;  // of q's dtype, [B, Hq, Sq, Dv]
@@ -25,7 +34,7 @@ struct BackwardArgs {
 
   RowSums dq, dk, dv;              // of q's dtype
   RowSums dq_sum, dk_sum, dv_sum;  // in the compute type, same shapes; null where not asked for
-  RowSums delta;                   // in the compute type, [B, Hq, Sq]: sum(dout * out) per row
+  RowSums row_terms;               // RowTerms, [B, Hq, Sq]
 
   // Gradients of bias and sinks, each of its operand's dtype. A dimension whose dbias stride is 0
   // has size 1 there: what bias broadcasts over it is summed. Elements never overlap.
@@ -71,7 +80,7 @@ struct BackwardPlan {
   int64_t bias_rows = 1;  // of a BiasTile; from the head sizes alone
   int64_t bias_cols = 1;
   size_t scratch_bytes = 0;   // per worker, aligned to kScratchAlignment; of run and of bias
-  bool needs_forward = true;  // reads forward.out, forward.lse and delta
+  bool needs_forward = true;  // reads forward.out, forward.lse and row_terms
 };
 
 }  // namespace flashlane::kernels

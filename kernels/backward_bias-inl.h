@@ -70,9 +70,9 @@ BackwardArgs OneHead(BackwardArgs args, int64_t head) {
   forward.q = static_cast<const T*>(forward.q) + head * forward.q_strides.head;
   forward.k = static_cast<const T*>(forward.k) + kv_head * forward.k_strides.head;
   forward.v = static_cast<const T*>(forward.v) + kv_head * forward.v_strides.head;
-  forward.lse = static_cast<C*>(forward.lse) + head * forward.lse_strides.head;
   args.dout = static_cast<const T*>(args.dout) + head * args.dout_strides.head;
-  args.delta.data = static_cast<C*>(args.delta.data) + head * args.delta.strides.head;
+  args.row_terms.data =
+      static_cast<RowTerms<C>*>(args.row_terms.data) + head * args.row_terms.strides.head;
   HeadOperand& slopes = forward.alibi_slopes;
   slopes.data = AdvanceOperand<T>(slopes.data, slopes.is_f32, head * slopes.stride);
   ScoreOperand& bias = forward.bias;
@@ -180,26 +180,28 @@ void RunBiasGradient(const BackwardArgs& args, const BiasTile& tile, void* scrat
   BiasGradient<T>(args, tile, Carver(scratch)).Run();
 }
 
-// A sink's weight in a row is exp(sink - lse), and what it takes from the keys is that times delta.
+// What a sink takes from the keys of a row is its weight there times delta.
 template <typename T>
 void RunSinkGradient(const BackwardArgs& args, int64_t head) {
   using C = Compute<T>;
   const ForwardArgs& forward = args.forward;
+  const double unit = ScoreUnit(forward);
   const double sink = LoadOperand<T>(forward.sinks, head * forward.sinks.stride);
   double sum = 0;
   // A sink of -inf weighs nothing, whatever delta is.
   const bool weighs = !(std::isinf(sink) && sink < 0);
   for (int64_t b = 0; weighs && b < forward.batch; ++b) {
     const Sequence sequence = Sequence::Of(forward, b);
-    const C* lse = static_cast<const C*>(forward.lse) + b * forward.lse_strides.batch +
-                   head * forward.lse_strides.head;
-    const C* delta = static_cast<const C*>(args.delta.data) + b * args.delta.strides.batch +
-                     head * args.delta.strides.head;
+    const RowStrides& strides = args.row_terms.strides;
+    const auto* terms = static_cast<const RowTerms<C>*>(args.row_terms.data) + b * strides.batch +
+                        head * strides.head;
     for (int64_t i = sequence.q_begin; i < sequence.q_begin + sequence.seqlen_q; ++i) {
-      const double row_lse = lse[i * forward.lse_strides.row];
+      const RowTerms<C>& row = terms[i * strides.row];
       // Without a visible key the sink, too, weighs nothing.
-      if (std::isinf(row_lse) && row_lse < 0) continue;
-      sum -= std::exp(sink - row_lse) * static_cast<double>(delta[i * args.delta.strides.row]);
+      if (row.shift == -kInfinity<C>) continue;
+      const double weight =
+          static_cast<double>(row.factor) * std::exp(sink - static_cast<double>(row.shift) / unit);
+      sum -= weight * static_cast<double>(row.delta);
     }
   }
   const int64_t at = head * args.dsinks_stride;

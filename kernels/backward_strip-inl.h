@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
@@ -40,6 +41,11 @@ BackwardBlocks BlocksOf(const ForwardArgs& args) {
                               static_cast<int64_t>(sizeof(C)));
 }
 
+// Scores of the backward are natural ones times this.
+inline double ScoreUnit(const ForwardArgs& args) {
+  return NeedsExactDomain(args, /*folds_scale=*/true) ? 1.0 : kLog2E;
+}
+
 // Working memory of strips of at most blocks.block_q rows. `needs_ds`: dS, too.
 template <typename T>
 struct StripScratch {
@@ -50,10 +56,12 @@ struct StripScratch {
                Carver* carver) {
     const int64_t panels = blocks.block_q / Panel::kRows;
     q = carver->Take<C>(blocks.block_q * args.head_dim);
-    lse = carver->Take<C>(blocks.block_q);
+    shift = carver->Take<C>(blocks.block_q);
+    factor = carver->Take<C>(blocks.block_q);
     delta = carver->Take<C>(blocks.block_q);
     seen = carver->Take<KeyRange>(panels);
     has_dead = carver->Take<uint8_t>(panels);
+    has_factor = carver->Take<uint8_t>(panels);
     p = carver->Take<C>(blocks.block_q * blocks.block_k);
     if (kPromotes<T>) {
       k = carver->Take<C>(blocks.block_k * args.head_dim);
@@ -66,17 +74,19 @@ struct StripScratch {
     if (args.softcap != 0) slope = carver->Take<C>(blocks.block_k * Panel::kRows);
   }
 
-  C* q;                // panels of [head_dim][kRows]
-  C* dout = nullptr;   // panels of [head_dim_v][kRows]
-  C* lse;              // [block_q], in the domain's unit; +inf where no key is seen
-  C* delta;            // [block_q]
-  KeyRange* seen;      // [panels]: keys of the block that any row of the panel sees
-  uint8_t* has_dead;   // [panels]: whether a row's lse is -inf
-  C* p;                // panels of [block_k][kRows]
-  C* ds = nullptr;     // as p
-  C* slope = nullptr;  // [block_k][kRows]
-  C* k = nullptr;      // [block_k][head_dim]: promoted
-  C* v = nullptr;      // [block_k][head_dim_v]: promoted
+  C* q;                 // panels of [head_dim][kRows]
+  C* dout = nullptr;    // panels of [head_dim_v][kRows]
+  C* shift;             // [block_q], in the domain's unit; +inf where no key is seen
+  C* factor;            // [block_q]
+  C* delta;             // [block_q]
+  KeyRange* seen;       // [panels]: keys of the block that any row of the panel sees
+  uint8_t* has_dead;    // [panels]: whether a row sees no key
+  uint8_t* has_factor;  // [panels]: whether a row's factor is not 1
+  C* p;                 // panels of [block_k][kRows]
+  C* ds = nullptr;      // as p
+  C* slope = nullptr;   // [block_k][kRows]
+  C* k = nullptr;       // [block_k][head_dim]: promoted
+  C* v = nullptr;       // [block_k][head_dim_v]: promoted
   TermScratch<Panel> terms;
 };
 
@@ -103,7 +113,7 @@ class BackwardStrip {
         rows_(args.forward, tile_, sequence),
         blocks_(BlocksOf<T>(args.forward)),
         scratch_(scratch),
-        exact_(NeedsExactDomain(args.forward, /*folds_scale=*/true)),
+        exact_(ScoreUnit(args.forward) == 1.0),
         k_(KvRows<T>::Of(args.forward, args.forward.k, args.forward.k_strides, tile.batch,
                          tile.kv_head, sequence)),
         v_(KvRows<T>::Of(args.forward, args.forward.v, args.forward.v_strides, tile.batch,
@@ -122,14 +132,40 @@ class BackwardStrip {
   // Makes the rows ready for Weigh.
   void Pack() const {
     const ForwardArgs& forward = args_.forward;
-    const double fold = exact_ ? 1.0 : forward.softmax_scale * kLog2E;
-    rows_.template PackQueries<T>(FoldingPack<T>(static_cast<C>(fold), forward.head_dim),
-                                  forward.head_dim, forward.head_dim * kRows, scratch_.q);
+    PackQueries();
     if (scratch_.ds != nullptr) {
       rows_.template PackRows<T>(DoutRows(), FoldingPack<T>(C{1}, forward.head_dim_v),
                                  forward.head_dim_v, forward.head_dim_v * kRows, scratch_.dout);
     }
-    for (int64_t panel = 0; panel < num_panels(); ++panel) PackSums(panel);
+    for (int64_t panel = 0; panel < num_panels(); ++panel) PackTerms(panel);
+  }
+
+  // Of every row that sees a key, over all its keys: with m within the forward's threshold of the
+  // largest score, exp(s - m) summed. Both as the scores of Weigh are, rounding for rounding.
+  struct WeightSums {
+    const C* m;    // [rows], in the domain's unit
+    const C* sum;  // [rows]
+  };
+  WeightSums SumWeights() const {
+    PackQueries();
+    std::fill(scratch_.shift, scratch_.shift + num_panels() * kRows, -kInfinity<C>);
+    std::fill(scratch_.factor, scratch_.factor + num_panels() * kRows, C{0});
+    const KeyRange keys = rows_.VisibleToAny();
+    for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
+         begin += blocks_.block_k) {
+      const KeyRange step = BlockKeys(begin, keys);
+      const KeyBlock<C> block{begin, step, LoadKeys(step), {}};
+      ForPanels(block, [&](auto domain, auto vectors, const PanelStep& work) {
+        const int64_t row = work.panel * kRows;
+        const PanelState<C> state{scratch_.shift + row, scratch_.factor + row, nullptr,
+                                  scratch_.delta + row};
+        C* const s = scratch_.p + WeightIndex(block, work.panel, work.keys.begin);
+        ScorePanel<domain(), vectors()>(block, work, nullptr, s);
+        UpdateMaximum<Panel, domain(), vectors()>(state, C{1}, work.keys.size(), s);
+        WeighInPlace<Panel, domain(), vectors()>(state, work.keys.size(), s);
+      });
+    }
+    return {scratch_.shift, scratch_.factor};
   }
 
   const KvRows<T>& keys() const { return k_; }
@@ -139,29 +175,16 @@ class BackwardStrip {
 
   // The keys of [begin, begin + block_k) within `keys`.
   KeyBlock<C> LoadBlock(int64_t begin, const KeyRange& keys) const {
-    const KeyRange step{std::max(keys.begin, begin), std::min(keys.end, begin + blocks_.block_k)};
-    return {begin, step,
-            PromoteRows<T>(k_, step.begin, step.end, args_.forward.head_dim, scratch_.k),
+    const KeyRange step = BlockKeys(begin, keys);
+    return {begin, step, LoadKeys(step),
             PromoteRows<T>(v_, step.begin, step.end, args_.forward.head_dim_v, scratch_.v)};
   }
 
   // P and dS of all rows and the keys of `block` that each panel sees.
   void Weigh(const KeyBlock<C>& block) const {
-    for (int64_t panel = 0; panel < num_panels(); ++panel) {
-      const PanelRange range = rows_.Range(panel);
-      const KeyRange any = rows_.VisibleToAny(range);
-      const KeyRange keys{std::max(any.begin, block.keys.begin), std::min(any.end, block.keys.end)};
-      scratch_.seen[panel] = keys.empty() ? KeyRange{block.begin, block.begin} : keys;
-      if (keys.empty()) continue;
-      const PanelStep work{panel, range, keys, keys, block.begin, false};
-      WithVectors<Panel::kVectors>(PanelVectors(panel), [&](auto vectors) {
-        if (exact_) {
-          WeighPanel<Domain::kExact, vectors()>(block, work);
-        } else {
-          WeighPanel<Domain::kFast, vectors()>(block, work);
-        }
-      });
-    }
+    ForPanels(block, [&](auto domain, auto vectors, const PanelStep& work) {
+      WeighPanel<domain(), vectors()>(block, work);
+    });
   }
 
   // P and dS of the panel from `key` of the block on.
@@ -174,27 +197,80 @@ class BackwardStrip {
   int64_t panel_size() const { return blocks_.block_k * kRows; }
 
  private:
+  KeyRange BlockKeys(int64_t begin, const KeyRange& keys) const {
+    return {std::max(keys.begin, begin), std::min(keys.end, begin + blocks_.block_k)};
+  }
+  MatrixRows<C> LoadKeys(const KeyRange& keys) const {
+    return PromoteRows<T>(k_, keys.begin, keys.end, args_.forward.head_dim, scratch_.k);
+  }
+
+  void PackQueries() const {
+    const ForwardArgs& forward = args_.forward;
+    const double fold = exact_ ? 1.0 : forward.softmax_scale * kLog2E;
+    rows_.template PackQueries<T>(FoldingPack<T>(static_cast<C>(fold), forward.head_dim),
+                                  forward.head_dim, forward.head_dim * kRows, scratch_.q);
+  }
+
+  // function(domain, vectors, work) for the panels that see keys of the block.
+  template <class Function>
+  void ForPanels(const KeyBlock<C>& block, const Function& function) const {
+    for (int64_t panel = 0; panel < num_panels(); ++panel) {
+      const PanelRange range = rows_.Range(panel);
+      const KeyRange any = rows_.VisibleToAny(range);
+      const KeyRange keys{std::max(any.begin, block.keys.begin), std::min(any.end, block.keys.end)};
+      scratch_.seen[panel] = keys.empty() ? KeyRange{block.begin, block.begin} : keys;
+      if (keys.empty()) continue;
+      const PanelStep work{panel, range, keys, keys, block.begin, false};
+      WithVectors<Panel::kVectors>(PanelVectors(panel), [&](auto vectors) {
+        if (exact_) {
+          function(std::integral_constant<Domain, Domain::kExact>(), vectors, work);
+        } else {
+          function(std::integral_constant<Domain, Domain::kFast>(), vectors, work);
+        }
+      });
+    }
+  }
+
   int64_t WeightIndex(const KeyBlock<C>& block, int64_t panel, int64_t key) const {
     return panel * panel_size() + (key - block.begin) * kRows;
   }
 
-  // lse in the domain's unit and delta. A row without weight is dead: nothing of it may count.
-  void PackSums(int64_t panel) const {
+  // A row without weight is dead: nothing of it may count.
+  void PackTerms(int64_t panel) const {
     const PanelRange range = rows_.Range(panel);
-    const ForwardArgs& forward = args_.forward;
-    C* lse = scratch_.lse + panel * kRows;
-    C* delta = scratch_.delta + panel * kRows;
-    scratch_.has_dead[panel] = 0;
+    scratch_.has_dead[panel] = scratch_.has_factor[panel] = 0;
     for (int64_t lane = 0; lane < kRows; ++lane) {
       const int64_t r = std::min(range.begin + lane, range.end - 1);
-      const C natural = *rows_.template RowPointer<const C>(forward.lse, forward.lse_strides, r);
-      const bool dead = natural == -kInfinity<C>;
+      const RowTerms<C>& terms = *rows_.template RowPointer<const RowTerms<C>>(
+          args_.row_terms.data, args_.row_terms.strides, r);
+      const bool dead = terms.shift == -kInfinity<C>;
       if (dead) scratch_.has_dead[panel] = 1;
-      lse[lane] = dead     ? kInfinity<C>
-                  : exact_ ? natural
-                           : static_cast<C>(static_cast<double>(natural) * kLog2E);
-      delta[lane] = *rows_.template RowPointer<const C>(args_.delta.data, args_.delta.strides, r);
+      if (terms.factor != C{1}) scratch_.has_factor[panel] = 1;
+      const int64_t at = panel * kRows + lane;
+      scratch_.shift[at] = dead ? kInfinity<C> : terms.shift;
+      scratch_.factor[at] = terms.factor;
+      scratch_.delta[at] = terms.delta;
     }
+  }
+
+  // Scores of the keys of `work`; and d score / d (scale * q.k) where scores are capped and `slope`
+  // is not null.
+  template <Domain kDomain, size_t kVecs>
+  void ScorePanel(const KeyBlock<C>& block, const PanelStep& work, C* slope, C* scores) const {
+    const int64_t row = work.keys.begin - block.keys.begin;
+    const ForwardArgs& forward = args_.forward;
+    MultiplyPanel<LeftLayout::kRowMajor, kVecs>(
+        Product<C>{block.k.data + row * block.k.stride, block.k.stride,
+                   scratch_.q + work.panel * forward.head_dim * kRows, forward.head_dim, scores,
+                   nullptr},
+        work.keys.size(), Accumulate::kNothing);
+    if constexpr (kDomain == Domain::kExact) {
+      const PanelTerms<T, Panel> panel_terms(forward, rows_, scratch_.terms);
+      ScoreTerms<C> terms = panel_terms.Fill(work, static_cast<C>(forward.softmax_scale));
+      terms.softcap_slope = slope;
+      ApplyScoreTerms<Panel, kVecs>(terms, work.keys.size(), scores);
+    }
+    MaskPanel<kVecs>(rows_, work, scratch_.terms, scores);
   }
 
   template <Domain kDomain, size_t kVecs>
@@ -203,23 +279,17 @@ class BackwardStrip {
     const int64_t row = work.keys.begin - block.keys.begin;
     const int64_t keys = work.keys.size();
     const ForwardArgs& forward = args_.forward;
-    GradientPanel<C> panel{scratch_.lse + work.panel * kRows, scratch_.delta + work.panel * kRows,
-                           nullptr, scratch_.p + at, nullptr};
-    MultiplyPanel<LeftLayout::kRowMajor, kVecs>(
-        Product<C>{block.k.data + row * block.k.stride, block.k.stride,
-                   scratch_.q + work.panel * forward.head_dim * kRows, forward.head_dim, panel.p,
-                   nullptr},
-        keys, Accumulate::kNothing);
-    if constexpr (kDomain == Domain::kExact) {
-      const PanelTerms<T, Panel> panel_terms(forward, rows_, scratch_.terms);
-      ScoreTerms<C> terms = panel_terms.Fill(work, static_cast<C>(forward.softmax_scale));
-      panel.slope = terms.softcap_slope = scratch_.slope;
-      ApplyScoreTerms<Panel, kVecs>(terms, keys, panel.p);
-    }
-    MaskPanel<kVecs>(rows_, work, scratch_.terms, panel.p);
+    GradientPanel<C> panel;
+    panel.shift = scratch_.shift + work.panel * kRows;
+    panel.factor =
+        scratch_.has_factor[work.panel] != 0 ? scratch_.factor + work.panel * kRows : nullptr;
+    panel.delta = scratch_.delta + work.panel * kRows;
+    panel.slope = kDomain == Domain::kExact ? scratch_.slope : nullptr;
+    panel.p = scratch_.p + at;
+    panel.ds = scratch_.ds == nullptr ? nullptr : scratch_.ds + at;
+    ScorePanel<kDomain, kVecs>(block, work, scratch_.slope, panel.p);
     if (scratch_.has_dead[work.panel] != 0) HideDead<kVecs>(work, panel.p);
-    if (scratch_.ds != nullptr) {
-      panel.ds = scratch_.ds + at;
+    if (panel.ds != nullptr) {
       MultiplyPanel<LeftLayout::kRowMajor, kVecs>(
           Product<C>{block.v.data + row * block.v.stride, block.v.stride,
                      scratch_.dout + work.panel * forward.head_dim_v * kRows, forward.head_dim_v,
@@ -229,14 +299,14 @@ class BackwardStrip {
     WeighGradients<Panel, kDomain, kVecs>(panel, keys);
   }
 
-  // Rows whose lse is -inf see no key, whatever the scores are.
+  // Dead rows see no key, whatever the scores are.
   template <size_t kVecs>
   void HideDead(const PanelStep& work, C* scores) const {
-    const C* lse = scratch_.lse + work.panel * kRows;
+    const C* shift = scratch_.shift + work.panel * kRows;
     for (int64_t lane = 0; lane < kRows; ++lane) {
       scratch_.terms.lane_a[lane] = 0;
       scratch_.terms.lane_b[lane] =
-          lse[lane] == kInfinity<C> ? C{0} : static_cast<C>(work.keys.size());
+          shift[lane] == kInfinity<C> ? C{0} : static_cast<C>(work.keys.size());
     }
     ApplyRowLimits<Panel, kVecs>({scratch_.terms.lane_a, scratch_.terms.lane_b}, 0,
                                  work.keys.size(), scores);

@@ -1,5 +1,5 @@
-// P and dS of some rows and keys from S and dP, with rows in the lanes: P = exp(S - lse), dS = P *
-// (dP - delta), so that lse and delta are vectors that stay in registers.
+// P and dS of some rows and keys from S and dP, with rows in the lanes: P = exp(S - shift), dS = P
+// * (dP - delta), so that shift and delta are vectors that stay in registers.
 
 #if defined(FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_
@@ -23,15 +23,29 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Of one panel; lse and delta [kRows], the others [keys][kRows].
+// Of one panel; shift, factor and delta [kRows], the others [keys][kRows].
 template <typename C>
 struct GradientPanel {
-  const C* lse;  // in the domain's unit
+  const C* shift;   // in the domain's unit
+  const C* factor;  // of P and dS; null = 1
   const C* delta;
   const C* slope;  // d score / d (scale * q.k): of softcap; null = 1
   C* p;            // S, then P
   C* ds;           // dP, then dS; null where it is not wanted
 };
+
+// values[key][row] *= factor[row].
+template <class Panel, size_t kVecs, typename C = typename Panel::C>
+HWY_NOINLINE void ScaleRows(const C* factor, int64_t keys, C* values) {
+  const Tag<C> d;
+  const size_t lanes = hn::Lanes(d);
+  for (int64_t j = 0; j < keys; ++j) {
+    for (size_t v = 0; v < kVecs; ++v) {
+      C* at = values + j * Panel::kRows + v * lanes;
+      hn::Store(hn::Mul(hn::Load(d, at), hn::Load(d, factor + v * lanes)), d, at);
+    }
+  }
+}
 
 // A hidden pair (S = -inf) has P = 0 and dS = 0, whatever dP is.
 template <class Panel, Domain kDomain, size_t kVecs, typename C = typename Panel::C>
@@ -42,10 +56,10 @@ HWY_NOINLINE void WeighGradients(const GradientPanel<C>& panel, int64_t keys) {
   constexpr size_t kKeys = kVecs < kVectorsInLockStep ? kVectorsInLockStep / kVecs : 1;
   const V minus_inf = hn::Set(d, -kInfinity<C>);
   const V log2e = hn::Set(d, static_cast<C>(kLog2E));
-  V lse[kVecs], delta[kVecs];
+  V shift[kVecs], delta[kVecs];
   HWY_UNROLL(4)
   for (size_t v = 0; v < kVecs; ++v) {
-    lse[v] = hn::Load(d, panel.lse + v * lanes);
+    shift[v] = hn::Load(d, panel.shift + v * lanes);
     delta[v] = hn::Load(d, panel.delta + v * lanes);
   }
   const auto weigh = [&](auto num_keys, int64_t j) HWY_ATTR {
@@ -58,7 +72,7 @@ HWY_NOINLINE void WeighGradients(const GradientPanel<C>& panel, int64_t keys) {
                          static_cast<int64_t>(i % kVecs * lanes);
       const V s = hn::Load(d, panel.p + at);
       hidden[i] = hn::Eq(s, minus_inf);
-      x[i] = hn::Sub(s, lse[i % kVecs]);
+      x[i] = hn::Sub(s, shift[i % kVecs]);
       if constexpr (kDomain == Domain::kExact) x[i] = hn::Mul(x[i], log2e);
     }
     WeightExp2(d, x);
@@ -78,6 +92,9 @@ HWY_NOINLINE void WeighGradients(const GradientPanel<C>& panel, int64_t keys) {
     weigh(std::integral_constant<size_t, kKeys>(), j);
   }
   for (; j < keys; ++j) weigh(std::integral_constant<size_t, 1>(), j);
+  if (panel.factor == nullptr) return;
+  ScaleRows<Panel, kVecs>(panel.factor, keys, panel.p);
+  if (panel.ds != nullptr) ScaleRows<Panel, kVecs>(panel.factor, keys, panel.ds);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -31,16 +31,16 @@ struct ForwardEntry {
   StreamEntry streams;    // nulls where the kernel neither streams nor splits keys
 };
 
-// In this order, each whole before the next begins: delta for all rows (where the plan needs the
+// In this order, each whole before the next begins: prepare for all rows (where the plan needs the
 // forward's results) and clear for all keys, run for all tiles phase by phase (BackwardPlan),
-// finish for all rows and keys. bias and sinks need delta only. All write only what their unit owns
+// finish for all rows and keys. bias and sinks need prepare only. All write only what their unit owns
 // and allocate nothing.
 struct BackwardEntry {
   // For one sequence: lengths differ from sequence to sequence.
   BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
-  // delta of the tile's rows (as ForwardEntry's tiles: of one kv head) where the plan needs it, and
-  // zeros in their dq_sum.
-  void (*delta)(const BackwardArgs& args, const Tile& tile) = nullptr;
+  // row_terms of the tile's rows (as ForwardEntry's tiles: of one kv head) where the plan needs
+  // them, and zeros in their dq_sum.
+  void (*prepare)(const BackwardArgs& args, const Tile& tile, void* scratch) = nullptr;
   // Zeros in dk_sum and dv_sum of keys [row_begin, row_end) of one kv head: of all the sequence
   // has, dead ones too.
   void (*clear)(const BackwardArgs& args, const Tile& tile) = nullptr;

@@ -44,9 +44,10 @@ struct BackwardOutputs {
 // far as the cap's slope, which is 0 there, lets it, and one in dout not to dv of keys whose weight
 // underflows. A score of -inf counts as hidden.
 //
-// P comes from lse, whose rounding it magnifies: to a relative error of about |lse| * 2^-24 (F64:
-// 2^-53). So a row whose scores are beyond 2^24 (a bias near the lowest float on all its keys) has
-// weights of 1 where the forward has 1 / n; the oracle has not.
+// P sums to what it should over a row, however large lse is and although lse is rounded: where that
+// would show, the sum is taken anew. Kept out and lse may be those of more keys than this call has
+// (sequences sharded over calls); P then sums to the call's share, as far as the rounding of lse
+// tells the two apart.
 //
 // Same bits on every repeat, for any thread count, and for a sequence alone or in a batch (dbias
 // and dsinks, which may be sums over the batch, excepted), with the results of Attention on the
