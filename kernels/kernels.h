@@ -93,6 +93,7 @@ ForwardEntry AttentionNaive();
 // Gradients by recompute; T and target as for AttentionFlash.
 template <typename T>
 BackwardEntry AttentionFlashBackward(int64_t target);
+BackwardEntry AttentionFlashBackwardAmx(int64_t target);  // of bf16
 // Its scalar oracle: one tile per kv head.
 template <typename T>
 BackwardEntry AttentionNaiveBackward();
