@@ -17,6 +17,7 @@ enum class Operation : uint8_t {
   kPaged,    // AttentionPaged
   kMerge,    // MergeStates
   kCache,    // KvAppend, KvCopyBlocks, KvSwapBlocks
+  kRope,     // ApplyRope, and KvAppend where it rotates
 };
 
 struct KernelRow {
@@ -29,6 +30,7 @@ struct KernelRow {
   bool vectorised = false;                                     // the entry differs per target
   kernels::KvAppendEntry (*kv_append)() = nullptr;             // of kCache, one of the two
   kernels::KvBlocksEntry (*kv_blocks)() = nullptr;
+  kernels::RopeEntry (*rope)(int64_t target) = nullptr;  // of kRope
 };
 
 std::span<const KernelRow> Registry();

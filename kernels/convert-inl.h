@@ -139,6 +139,18 @@ HWY_INLINE void StoreRounded(D d, V x, C* to) {
   hn::StoreU(x, d, to);
 }
 
+// The first `count` lanes only.
+template <class D, class V, typename T>
+HWY_INLINE void StoreRoundedN(D d, V x, size_t count, T* to) {
+  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
+    hn::StoreN(x, d, to, count);
+  } else {
+    HWY_ALIGN T elements[hn::MaxLanes(D())];
+    StoreRounded(d, x, elements);
+    for (size_t i = 0; i < count; ++i) to[i] = elements[i];
+  }
+}
+
 // Rounds `count` elements to T, to nearest even.
 template <typename T>
 HWY_INLINE void DemoteRow(const Compute<T>* from, int64_t count, T* to) {

@@ -7,6 +7,7 @@
 
 #include "kernels/args.h"
 #include "kernels/kv_args.h"
+#include "kernels/rope_args.h"
 
 namespace flashlane::kernels {
 
@@ -44,6 +45,12 @@ struct KvBlocksEntry {
   void (*run)(const KvBlocksArgs& args, int64_t begin, int64_t end) = nullptr;
 };
 
+// run: items [begin, end) of the call. rotate: the same of one head of one token, for KvAppendArgs.
+struct RopeEntry {
+  void (*run)(const RopeArgs& args, int64_t begin, int64_t end) = nullptr;
+  RotateFunction rotate = nullptr;
+};
+
 // Highway target bits that the vector kernels are compiled for, best (lowest) bit first in order
 // of preference; and those of them that can work with AMX tiles, as target | kAmxBit.
 int64_t CompiledTargets();
@@ -67,6 +74,10 @@ ForwardEntry AttentionNaive();
 // Union of two partial results; T as for AttentionFlash.
 template <typename T>
 MergeEntry MergeStates(int64_t target);
+
+// Rotary position embedding; T as for AttentionFlash.
+template <typename T>
+RopeEntry Rope(int64_t target);
 
 // Copies into a paged cache; T as for AttentionNaive. Same on every target.
 template <typename T>
