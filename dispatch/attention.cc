@@ -30,11 +30,6 @@ int64_t TasksWorthSpawning(uint64_t cost, int64_t units) {
   return std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(units, 1));
 }
 
-Status OverFlops(uint64_t flops, const ExecOptions& options) {
-  return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
-                                           ", above " + std::to_string(options.max_flops)};
-}
-
 Status CheckBudget(const kernels::ForwardArgs& args, const TileGrid& grid, int64_t workers,
                    const ExecOptions& options) {
   if (options.max_flops != std::numeric_limits<uint64_t>::max()) {

@@ -99,8 +99,7 @@ Status RunRope(const kernels::RopeArgs& args, DType dtype, const ExecOptions& op
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
   if (args.num_items() == 0) return {};
   if (const uint64_t flops = RopeFlops(args); flops > options.max_flops) {
-    return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
-                                             ", above " + std::to_string(options.max_flops)};
+    return OverFlops(flops, options);
   }
   const KernelRow& row = *FindKernel("rope", dtype);
   const kernels::RopeEntry entry = row.rope(target.bit);

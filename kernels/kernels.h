@@ -36,8 +36,9 @@ struct MergeEntry {
   void (*run)(const MergeArgs& args, int64_t row_begin, int64_t row_end) = nullptr;
 };
 
-// Elements [begin, end) of every token, or of every block: k's item_size, then v's. Ranges that do
-// not meet may run at the same time, whatever the destinations.
+// Elements [begin, end) of every token, or of every block: k's item_size, then v's; where k is
+// turned, its heads that begin there. Ranges that do not meet may run at the same time, whatever
+// the destinations.
 struct KvAppendEntry {
   void (*run)(const KvAppendArgs& args, int64_t begin, int64_t end) = nullptr;
 };
@@ -45,7 +46,7 @@ struct KvBlocksEntry {
   void (*run)(const KvBlocksArgs& args, int64_t begin, int64_t end) = nullptr;
 };
 
-// run: items [begin, end) of the call. rotate: the same of one head of one token, for KvAppendArgs.
+// run: items [begin, end) of the call. rotate: of one head of one token, for KvAppendArgs.
 struct RopeEntry {
   void (*run)(const RopeArgs& args, int64_t begin, int64_t end) = nullptr;
   RotateFunction rotate = nullptr;
