@@ -47,10 +47,10 @@ Cut CutItems(int64_t items, int64_t elements, int64_t element_bytes, int threads
           std::max<int64_t>(1, std::min(useful, worthwhile))};
 }
 
-// `code` names it in the log.
+// `code`: what runs, for the log.
 template <typename Entry, typename Args>
 Status RunCopies(const KernelRow& row, const Entry& entry, const Args& args,
-                 const ExecOptions& options, const std::string& code = "scalar code") {
+                 const ExecOptions& options, const char* code = "scalar code") {
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
   if (args.num_items() == 0) return {};
@@ -85,8 +85,7 @@ Status RunAppend(kernels::KvAppendArgs args, DType dtype, const ExecOptions& opt
                                            static_cast<uint64_t>(6 * args.rotation.tables.pairs));
   if (flops > options.max_flops) return OverFlops(flops, options);
   args.rotation.rotate = FindKernel("rope", dtype)->rope(target.bit).rotate;
-  return RunCopies(row, row.kv_append(), args, options,
-                   std::string("scalar code and rope on ") + target.name);
+  return RunCopies(row, row.kv_append(), args, options, target.name);
 }
 
 }  // namespace

@@ -82,6 +82,11 @@ struct Comparison {
 Comparison CompareOut(const ForwardReference& reference, const ConstTensorView& out);
 Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& lse);
 
+// Of an element of ApplyRope whose value is `value`, the sum of two products whose magnitudes add
+// up to `magnitude`: a rounding of each product and of the sum in the type that is computed in, and
+// that of the result to `dtype`.
+double RopeTolerance(DType dtype, double magnitude, double value);
+
 }  // namespace flashlane
 
 #endif  // FLASHLANE_DISPATCH_TOLERANCE_H_

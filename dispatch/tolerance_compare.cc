@@ -130,4 +130,10 @@ Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& 
                  nullptr);
 }
 
+double RopeTolerance(DType dtype, double magnitude, double value) {
+  const DType computed = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  const double before = 2.0 * UnitRoundoff(computed) * magnitude;
+  return before + RoundingError(dtype, std::abs(value) + before);
+}
+
 }  // namespace flashlane
