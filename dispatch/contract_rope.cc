@@ -43,13 +43,13 @@ Status CheckSide(const Side& side, const NamedView& model) {
   if (rank != kStridesMismatch && rank != 3 && rank != 4) {
     return Invalid(x.name, WithValue("rank", rank) + " is not 3 or 4");
   }
-  if (Status s = CheckAttentionDType(x); !s.ok()) return s;
-  if (Status s = CheckView(x, rank, Inner::kUnit); !s.ok()) return s;
-  if (Status s = CheckDTypeOf(x, model); !s.ok()) return s;
-  if (rank != model.view.rank) {
+  if (rank != kStridesMismatch && rank != model.view.rank) {
     return Invalid(x.name, WithValue("rank", rank) + " is not " + std::to_string(model.view.rank) +
                                ", that of " + model.name);
   }
+  if (Status s = CheckAttentionDType(x); !s.ok()) return s;
+  if (Status s = CheckView(x, rank, Inner::kUnit); !s.ok()) return s;
+  if (Status s = CheckDTypeOf(x, model); !s.ok()) return s;
   if (rank == 4) {
     if (Status s = CheckDim(x, 0, "batch", model.view.shape[0]); !s.ok()) return s;
     if (Status s = CheckDim(x, 2, "seqlen", model.view.shape[2]); !s.ok()) return s;
