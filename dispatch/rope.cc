@@ -85,14 +85,18 @@ uint64_t RopeFlops(const kernels::RopeArgs& args) {
                                   Elements(args, args.k, 2 * args.tables.pairs));
 }
 
-int64_t RopeTasks(const kernels::RopeArgs& args, DType dtype) {
-  const uint64_t elements = Elements(args, args.q, WidthMoved(args, args.q)) +
-                            Elements(args, args.k, WidthMoved(args, args.k));
-  const uint64_t cost = SaturatingProduct(elements * DTypeSize(dtype), kMoveByteCost);
+uint64_t BytesMoved(const kernels::RopeArgs& args, DType dtype) {
+  return (Elements(args, args.q, WidthMoved(args, args.q)) +
+          Elements(args, args.k, WidthMoved(args, args.k))) *
+         DTypeSize(dtype);
+}
+
+int64_t RopeTasks(const kernels::RopeArgs& args, uint64_t bytes) {
+  const uint64_t cost = SaturatingProduct(bytes, kMoveByteCost);
   return std::clamp<int64_t>(static_cast<int64_t>(cost / kMinTaskCost), 1, args.num_items());
 }
 
-Status RunRope(const kernels::RopeArgs& args, DType dtype, const ExecOptions& options) {
+Status RunRope(kernels::RopeArgs args, DType dtype, const ExecOptions& options) {
   Target target;
   if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
   int threads = 1;
@@ -104,7 +108,9 @@ Status RunRope(const kernels::RopeArgs& args, DType dtype, const ExecOptions& op
   const KernelRow& row = *FindKernel("rope", dtype);
   const kernels::RopeEntry entry = row.rope(target.bit);
   const int64_t items = args.num_items();
-  const int64_t tasks = threads == 1 ? 1 : RopeTasks(args, dtype);
+  const uint64_t bytes = BytesMoved(args, dtype);
+  const int64_t tasks = threads == 1 ? 1 : RopeTasks(args, bytes);
+  args.prefetches = bytes > static_cast<uint64_t>(kernels::kRopeCachedBytes);
   if (DebugLogEnabled()) {
     LogDebug(std::string(row.name) + "/" + DTypeName(dtype) + " on " + target.name + ", " +
              std::to_string(std::min<int64_t>(threads, tasks)) + " threads");

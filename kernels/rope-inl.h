@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/convert-inl.h"
 #include "kernels/rope_args.h"
@@ -44,78 +45,70 @@ struct RopePairs {
   V x, y;
 };
 
-// There is one NaN: which of two a product keeps depends on the order of its operands.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V OneNaN(D d, V v) {
-  const V nan = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::quiet_NaN());
-  return hn::IfThenElse(hn::IsNaN(v), nan, v);
-}
-
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE RopePairs<V> Turn(D d, const RopePairs<V>& p, V cos, V sin) {
-  return {OneNaN(d, hn::NegMulAdd(p.y, sin, hn::Mul(p.x, cos))),
-          OneNaN(d, hn::MulAdd(p.x, sin, hn::Mul(p.y, cos)))};
+HWY_INLINE RopePairs<V> Turn(V x, V y, V cos, V sin) {
+  return {hn::NegMulAdd(y, sin, hn::Mul(x, cos)), hn::MulAdd(x, sin, hn::Mul(y, cos))};
 }
 
 // Pairs i and i + pairs.
 template <typename T>
 HWY_INLINE void RotateHalves(const RopeRow<Compute<T>>& row, const T* from, T* to) {
   const hn::ScalableTag<Compute<T>> d;
-  using V = hn::Vec<decltype(d)>;
+  using D = decltype(d);
+  using V = hn::Vec<D>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V sign = hn::Set(d, row.sign);
   const int64_t half = row.pairs;
   int64_t i = 0;
   for (; i + lanes <= half; i += lanes) {
-    const V cos = hn::LoadU(d, row.cos + i);
-    const V sin = hn::Xor(hn::LoadU(d, row.sin + i), sign);
-    const RopePairs<V> p = Turn(
-        d, RopePairs<V>{LoadPromoted(d, from + i), LoadPromoted(d, from + half + i)}, cos, sin);
-    StoreRounded(d, p.x, to + i);
-    StoreRounded(d, p.y, to + half + i);
+    const RopePairs<V> p =
+        Turn<D>(LoadPromoted(d, from + i), LoadPromoted(d, from + half + i),
+                hn::LoadU(d, row.cos + i), hn::Xor(hn::LoadU(d, row.sin + i), sign));
+    StoreOneNaN(d, p.x, to + i);
+    StoreOneNaN(d, p.y, to + half + i);
   }
   if (i == half) return;
   const size_t rest = static_cast<size_t>(half - i);
-  const V cos = hn::LoadN(d, row.cos + i, rest);
-  const V sin = hn::Xor(hn::LoadN(d, row.sin + i, rest), sign);
-  const RopePairs<V> p = Turn(
-      d, RopePairs<V>{LoadPromotedN(d, from + i, rest), LoadPromotedN(d, from + half + i, rest)},
-      cos, sin);
-  StoreRoundedN(d, p.x, rest, to + i);
-  StoreRoundedN(d, p.y, rest, to + half + i);
+  const RopePairs<V> p =
+      Turn<D>(LoadPromotedN(d, from + i, rest), LoadPromotedN(d, from + half + i, rest),
+              hn::LoadN(d, row.cos + i, rest), hn::Xor(hn::LoadN(d, row.sin + i, rest), sign));
+  StoreRoundedN(d, OneNaN(d, p.x), rest, to + i);
+  StoreRoundedN(d, OneNaN(d, p.y), rest, to + half + i);
 }
 
 // Pairs 2i and 2i + 1.
 template <typename T>
 HWY_INLINE void RotateInterleaved(const RopeRow<Compute<T>>& row, const T* from, T* to) {
   const hn::ScalableTag<Compute<T>> d;
-  using V = hn::Vec<decltype(d)>;
+  using D = decltype(d);
+  using V = hn::Vec<D>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V sign = hn::Set(d, row.sign);
-  const auto turned = [&](V low, V high, V cos, V sin) HWY_ATTR {
-    const RopePairs<V> p =
-        Turn(d, RopePairs<V>{hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low)}, cos,
-             hn::Xor(sin, sign));
-    return RopePairs<V>{hn::InterleaveWholeLower(d, p.x, p.y),
-                        hn::InterleaveWholeUpper(d, p.x, p.y)};
-  };
   int64_t i = 0;
   for (; i + lanes <= row.pairs; i += lanes) {
+    const EvenOdd<V> v = LoadEvenOdd(d, from + 2 * i);
     const RopePairs<V> p =
-        turned(LoadPromoted(d, from + 2 * i), LoadPromoted(d, from + 2 * i + lanes),
-               hn::LoadU(d, row.cos + i), hn::LoadU(d, row.sin + i));
-    StoreRounded(d, p.x, to + 2 * i);
-    StoreRounded(d, p.y, to + 2 * i + lanes);
+        Turn<D>(v.even, v.odd, hn::LoadU(d, row.cos + i), hn::Xor(hn::LoadU(d, row.sin + i), sign));
+    StoreEvenOdd(d, EvenOdd<V>{p.x, p.y}, to + 2 * i);
   }
   if (i == row.pairs) return;
+  // The rest by way of a whole vector of pairs.
+  HWY_ALIGN T pairs[2 * hn::MaxLanes(d)] = {};
+  std::copy(from + 2 * i, from + 2 * row.pairs, pairs);
   const size_t rest = static_cast<size_t>(row.pairs - i);
-  const size_t low = std::min(2 * rest, static_cast<size_t>(lanes));
-  const size_t high = 2 * rest - low;
-  const RopePairs<V> p =
-      turned(LoadPromotedN(d, from + 2 * i, low), LoadPromotedN(d, from + 2 * i + low, high),
-             hn::LoadN(d, row.cos + i, rest), hn::LoadN(d, row.sin + i, rest));
-  StoreRoundedN(d, p.x, low, to + 2 * i);
-  StoreRoundedN(d, p.y, high, to + 2 * i + low);
+  const EvenOdd<V> v = LoadEvenOdd(d, pairs);
+  const RopePairs<V> p = Turn<D>(v.even, v.odd, hn::LoadN(d, row.cos + i, rest),
+                                 hn::Xor(hn::LoadN(d, row.sin + i, rest), sign));
+  StoreEvenOdd(d, EvenOdd<V>{p.x, p.y}, pairs);
+  std::copy(pairs, pairs + 2 * rest, to + 2 * i);
+}
+
+// Asks for the row that lies kRopeAheadBytes further on, if there is one.
+template <typename T>
+HWY_INLINE void PrefetchAhead(const T* row, int64_t head_dim) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  const T* ahead = row + kRopeAheadBytes / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < head_dim; i += kLine) hwy::Prefetch(ahead + i);
 }
 
 template <typename T, bool kInterleaved>

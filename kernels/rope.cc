@@ -1,6 +1,6 @@
 // Rotary position embedding of q and k. The work is to move them through the core: per element one
-// product, one multiply-add and half a load of each table, which comes from L1 for all heads of a
-// token but the first.
+// product, one multiply-add and half a load of each table, which comes from a cache for all heads
+// of a token but the first.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,42 +20,81 @@ HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
-// Tokens [begin, end) of one sequence.
-struct TokenBlock {
-  int64_t batch, begin, end;
+// Where a head's rows begin, in elements.
+template <typename T>
+struct HeadRows {
+  const T* x;
+  T* out;
+
+  static HeadRows Of(const RopeOperand& operand, int64_t batch, int64_t head) {
+    return {static_cast<const T*>(operand.x) + batch * operand.x_strides.batch +
+                head * operand.x_strides.head,
+            static_cast<T*>(operand.out) + batch * operand.out_strides.batch +
+                head * operand.out_strides.head};
+  }
 };
 
+// A block of tokens [begin, end) of one sequence, for the heads [head_begin, head_end) of one
+// operand.
+struct RopeBlock {
+  int64_t batch, begin, end;
+  int64_t head_begin, head_end;
+};
+
+// One row of the tables turns all heads of a token.
 template <typename T, bool kInterleaved>
-void RotateBlock(const RopeArgs& args, const TokenBlock& block, const RopeOperand& operand,
-                 int64_t head) {
-  const RowStrides& x_strides = operand.x_strides;
-  const RowStrides& out_strides = operand.out_strides;
-  const T* x =
-      static_cast<const T*>(operand.x) + block.batch * x_strides.batch + head * x_strides.head;
-  T* out = static_cast<T*>(operand.out) + block.batch * out_strides.batch + head * out_strides.head;
+void RotateTokens(const RopeArgs& args, const RopeOperand& operand, const RopeBlock& block) {
+  const int64_t x_head = operand.x_strides.head, out_head = operand.out_strides.head;
+  const int64_t head_dim = operand.head_dim;
   for (int64_t t = block.begin; t < block.end; ++t) {
     const auto row = RopeRow<Compute<T>>::Of(args.tables, args.positions.At(block.batch, t));
-    RotateRow<T, kInterleaved>(row, x + t * x_strides.row, operand.head_dim,
-                               out + t * out_strides.row);
+    const auto rows = HeadRows<T>::Of(operand, block.batch, block.head_begin);
+    const T* x = rows.x + t * operand.x_strides.row;
+    T* out = rows.out + t * operand.out_strides.row;
+    for (int64_t head = block.head_begin; head < block.head_end; ++head) {
+      if (args.prefetches) PrefetchAhead(x, head_dim);
+      RotateRow<T, kInterleaved>(row, x, head_dim, out);
+      x += x_head;
+      out += out_head;
+    }
+  }
+}
+
+// Head by head, through tables that stay in L2.
+template <typename T, bool kInterleaved>
+void RotateHeads(const RopeArgs& args, const RopeOperand& operand, const RopeBlock& block) {
+  const int64_t head_dim = operand.head_dim;
+  for (int64_t head = block.head_begin; head < block.head_end; ++head) {
+    const auto rows = HeadRows<T>::Of(operand, block.batch, head);
+    for (int64_t t = block.begin; t < block.end; ++t) {
+      const auto row = RopeRow<Compute<T>>::Of(args.tables, args.positions.At(block.batch, t));
+      const T* x = rows.x + t * operand.x_strides.row;
+      if (args.prefetches) PrefetchAhead(x, head_dim);
+      RotateRow<T, kInterleaved>(row, x, head_dim, rows.out + t * operand.out_strides.row);
+    }
   }
 }
 
 template <typename T, bool kInterleaved>
 void RunItems(const RopeArgs& args, int64_t begin, int64_t end) {
-  const int64_t heads = args.num_heads();
+  const int64_t heads = args.num_heads(), q_heads = args.q.num_heads;
   const int64_t blocks = args.blocks_per_sequence();
+  const auto rotate =
+      args.block_tokens == 1 ? RotateTokens<T, kInterleaved> : RotateHeads<T, kInterleaved>;
   for (int64_t item = begin; item < end;) {
     const int64_t index = item / heads;
     const int64_t batch = index / blocks;
     const int64_t first = (index - batch * blocks) * args.block_tokens;
-    const TokenBlock block{batch, first, std::min(first + args.block_tokens, args.seqlen)};
-    int64_t head = item - index * heads;
+    const int64_t last = std::min(first + args.block_tokens, args.seqlen);
+    const int64_t head = item - index * heads;
     const int64_t head_end = std::min(heads, head + end - item);
     item += head_end - head;
-    for (; head < head_end; ++head) {
-      const bool is_q = head < args.q.num_heads;
-      RotateBlock<T, kInterleaved>(args, block, is_q ? args.q : args.k,
-                                   is_q ? head : head - args.q.num_heads);
+    if (head < q_heads) {
+      rotate(args, args.q, {batch, first, last, head, std::min(head_end, q_heads)});
+    }
+    if (head_end > q_heads) {
+      rotate(args, args.k,
+             {batch, first, last, std::max(head, q_heads) - q_heads, head_end - q_heads});
     }
   }
 }

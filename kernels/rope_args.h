@@ -41,9 +41,16 @@ struct RopeOperand {
   int64_t head_dim = 0;
 };
 
-// Tokens whose heads are rotated one after the other where a head's rows lie together: 8 KiB runs
-// of F32 rows of 128, and as much of the tables, which stay in L1 from head to head.
-inline constexpr int64_t kRopeBlockTokens = 16;
+// Tokens of a block where a head's rows lie together: runs of 128 KiB of F32 rows of 128, long
+// enough for the hardware's prefetchers, and as much of the tables, which stay in L2 from head to
+// head. Runs of 8 KiB got half the speed out of memory.
+inline constexpr int64_t kRopeBlockTokens = 256;
+
+// How far ahead rows are asked for, in bytes, by calls that move more than kRopeCachedBytes: the
+// two halves of a row in turn are no stream that the hardware would follow (Zen 5, F64: 19 GB/s
+// read and written instead of 61). In cache it costs a tenth.
+inline constexpr int64_t kRopeAheadBytes = 4096;
+inline constexpr int64_t kRopeCachedBytes = int64_t{1} << 20;
 
 // Work is numbered in items, a block of tokens of one head each: q's heads, then k's, of the first
 // block, then those of the next.
@@ -54,6 +61,7 @@ struct RopeArgs {
   int64_t batch = 0;
   int64_t seqlen = 0;
   int64_t block_tokens = 1;  // 1 where a token's heads lie together
+  bool prefetches = false;
 
   int64_t num_heads() const { return q.num_heads + k.num_heads; }
   int64_t blocks_per_sequence() const { return (seqlen + block_tokens - 1) / block_tokens; }

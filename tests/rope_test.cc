@@ -14,6 +14,7 @@
 #include <limits>
 #include <vector>
 
+#include "dispatch/contract_rope.h"
 #include "tests/support/memory.h"
 #include "tests/support/rope.h"
 
@@ -304,8 +305,38 @@ TEST_P(RopeTest, ThreadsChangeNoByte) {
   }
 }
 
-// A row's bits do not depend on its neighbours, nor on how the work is cut.
-TEST_P(RopeTest, ARangeIsItsItemsOnly) {
+// Sequences of several blocks of tokens, the last not full, and every item by itself: what the
+// tasks of a call stand on.
+TEST_P(RopeTest, BlocksAndItems) {
+  const int64_t tokens = 2 * kernels::kRopeBlockTokens + 3;
+  const RopeTablesOwned tables(GetParam().dtype, tokens, 2);
+  Target target;
+  ASSERT_TRUE(ResolveTarget(GetParam().target.c_str(), &target).ok());
+  const auto entry = FindKernel("rope", GetParam().dtype)->rope(target.bit);
+  const OwnedTensor q = Random({2, 3, tokens, 5}), k = Random({2, 2, tokens, 4}, 2);
+  const auto row = [](int64_t, int64_t t) { return t; };
+  for (const bool heads_first : {false, true}) {
+    const OwnedTensor x = heads_first ? q : TokenMajor(q);
+    const OwnedTensor y = heads_first ? k : TokenMajor(k);
+    OwnedTensor x_out = Poisoned(x), y_out = Poisoned(y);
+    const RopeInputs inputs{x.View(), y.View(), tables.cos.View(), tables.sin.View(), {}};
+    const RopeOutputs outputs{WritableView(&x_out), WritableView(&y_out)};
+    ASSERT_TRUE(ApplyRope(inputs, {}, outputs, GetParam().Options()).ok());
+    EXPECT_TRUE(IsTurned(x, x_out, {&tables, false, false, row}));
+    EXPECT_TRUE(IsTurned(y, y_out, {&tables, false, false, row}));
+    const OwnedTensor x_whole = x_out, y_whole = y_out;
+    x_out = Poisoned(x);
+    y_out = Poisoned(y);
+    const kernels::RopeArgs args =
+        ResolveRope(inputs, {}, {WritableView(&x_out), WritableView(&y_out)});
+    EXPECT_EQ(args.num_items(), 2 * 5 * (heads_first ? 3 : tokens));
+    for (int64_t i = args.num_items(); i-- > 0;) entry.run(args, i, i + 1);
+    EXPECT_TRUE(x_out.storage == x_whole.storage && y_out.storage == y_whole.storage);
+  }
+}
+
+// A row's bits do not depend on its neighbours.
+TEST_P(RopeTest, ARowAloneHasTheSameBits) {
   const RopeTablesOwned tables(GetParam().dtype, 40, 5);
   const OwnedTensor q = Random({2, 3, 37, 13});
   const OwnedTensor expected = Turned(q, tables, Params(false));
