@@ -169,6 +169,20 @@ HWY_INLINE void StoreOneNaN(D d, V x, T* to) {
   }
 }
 
+// Two vectors, one behind the other.
+template <class D, class V, typename T>
+HWY_INLINE void StoreOneNaN(D d, V low, V high, T* to) {
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    const hn::Repartition<uint16_t, D> du16;
+    const auto low_bits = hn::BitCast(du16, RoundedUpperHalf(d, OneNaN(d, low)));
+    const auto high_bits = hn::BitCast(du16, RoundedUpperHalf(d, OneNaN(d, high)));
+    hn::StoreU(hn::ConcatOdd(du16, high_bits, low_bits), du16, reinterpret_cast<uint16_t*>(to));
+  } else {
+    StoreOneNaN(d, low, to);
+    StoreOneNaN(d, high, to + hn::Lanes(d));
+  }
+}
+
 template <class V>
 struct EvenOdd {
   V even, odd;

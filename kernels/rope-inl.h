@@ -59,13 +59,21 @@ HWY_INLINE void RotateHalves(const RopeRow<Compute<T>>& row, const T* from, T* t
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V sign = hn::Set(d, row.sign);
   const int64_t half = row.pairs;
+  const auto turned = [&](int64_t at) HWY_ATTR {
+    return Turn<D>(LoadPromoted(d, from + at), LoadPromoted(d, from + half + at),
+                   hn::LoadU(d, row.cos + at), hn::Xor(hn::LoadU(d, row.sin + at), sign));
+  };
   int64_t i = 0;
-  for (; i + lanes <= half; i += lanes) {
-    const RopePairs<V> p =
-        Turn<D>(LoadPromoted(d, from + i), LoadPromoted(d, from + half + i),
-                hn::LoadU(d, row.cos + i), hn::Xor(hn::LoadU(d, row.sin + i), sign));
+  for (; i + 2 * lanes <= half; i += 2 * lanes) {
+    const RopePairs<V> p = turned(i), next = turned(i + lanes);
+    StoreOneNaN(d, p.x, next.x, to + i);
+    StoreOneNaN(d, p.y, next.y, to + half + i);
+  }
+  if (i + lanes <= half) {
+    const RopePairs<V> p = turned(i);
     StoreOneNaN(d, p.x, to + i);
     StoreOneNaN(d, p.y, to + half + i);
+    i += lanes;
   }
   if (i == half) return;
   const size_t rest = static_cast<size_t>(half - i);
