@@ -19,7 +19,7 @@
 namespace flashlane {
 namespace {
 
-// In the unit of TileCost. A byte that is read and written costs 0.04 ns: 50 GB/s of both, on Zen 5.
+// In the unit of TileCost. A byte that is read and written costs 0.04 ns: 50 GB/s, on Zen 5.
 constexpr uint64_t kMoveByteCost = 2;
 // An element of both tables: a cosine and a sine, 20 ns each.
 constexpr uint64_t kTableElementCost = 2000;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -138,6 +139,49 @@ inline ::testing::AssertionResult IsTurned(const OwnedTensor& x, const OwnedTens
     }
   }
   return ::testing::AssertionSuccess();
+}
+
+// [B, S, H, D] in memory.
+inline OwnedTensor TokenMajor(const OwnedTensor& x) {
+  const int64_t heads = x.view.shape[1], tokens = x.view.shape[2], dim = x.view.shape[3];
+  return x.WithStrides({tokens * heads * dim, dim, heads * dim, 1});
+}
+
+// Everything further apart than it is long.
+inline OwnedTensor Padded(const OwnedTensor& x) {
+  const int64_t heads = x.view.shape[1], tokens = x.view.shape[2], dim = x.view.shape[3];
+  const int64_t head = tokens * (dim + 3) + 1;
+  return x.WithStrides({heads * head + 5, head, dim + 3, 1});
+}
+
+class RopeTest : public ::testing::TestWithParam<RopeRun> {
+ protected:
+  OwnedTensor Random(std::initializer_list<int64_t> shape, uint64_t seed = 1) const {
+    return RandomTensor(GetParam().dtype, shape, seed);
+  }
+
+  // One operand, into memory that nobody wrote, of x's strides.
+  OwnedTensor Turned(const OwnedTensor& x, const RopeTablesOwned& tables, const RopeParams& params,
+                     const ConstTensorView& positions = {}, int threads = 0) const {
+    OwnedTensor out = Poisoned(x);
+    RopeInputs inputs;
+    inputs.q = x.View();
+    inputs.cos = tables.cos.View();
+    inputs.sin = tables.sin.View();
+    inputs.positions = positions;
+    const Status status =
+        ApplyRope(inputs, params, {WritableView(&out), {}}, GetParam().Options(threads));
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  }
+};
+
+inline RopeParams Params(bool interleaved, bool inverse = false, int64_t q_start = 0) {
+  RopeParams params;
+  params.interleaved = interleaved;
+  params.inverse = inverse;
+  params.q_start = q_start;
+  return params;
 }
 
 }  // namespace flashlane::testing
