@@ -6,10 +6,11 @@
 //   (more options: rows.h)
 //
 // Rows:
-// attention/<flash|naive|paged|paged_naive>/<f32|f64|bf16|f16>/<TARGET|best>/<shape>/threads:<n>;
+// attention/<flash|naive|paged|paged_naive|backward|backward_naive>/<f32|f64|bf16|f16>/<TARGET|best>/<shape>/threads:<n>;
 // "best" is what dispatch chooses. Counters:
-//   gflops         2 (D + Dv) flops per visible pair of query and key, median of the kept groups
-//   gbs            q, k, v, bias, mask and out once, in GB/s
+//   gflops         2 (D + Dv) flops per visible pair of query and key (backward, with out and lse
+//                  kept: 2 (3 D + 2 Dv)), median of the kept groups
+//   gbs            q, k, v, bias, mask and out (and lse, dout, dq, dk, dv) once, in GB/s
 //   peak_fraction  of the multiply-adds that this many cores do in registers on the same target;
 //                  _min: of the worst kept group
 //   read_fraction  (decode) live k and v once, of what one thread reads from memory in one stream;
@@ -43,7 +44,6 @@
 #include "bench/rows.h"
 #include "bench/shapes.h"
 #include "dispatch/amx.h"
-#include "dispatch/cost.h"
 #include "dispatch/dtype.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
@@ -148,7 +148,7 @@ RowResult MeasureDecode(const Case& test, const Operands& operands, Workload wor
   workload.clock = Clock::kWall;  // a thread that waits for memory runs
   // The probe is its own evidence of a quiet machine.
   const Comparison comparison = CompareWithPeak(workload, Yardstick(one, one), seconds);
-  const double flops = static_cast<double>(ForwardFlops(operands.Resolve(*test.shape)));
+  const double flops = operands.Flops(*test.shape);
   RowResult result;
   result.seconds = comparison.seconds;
   const double streams = Median(many.Rates(kPeakSeconds)) / Median(one.Rates(kPeakSeconds));
@@ -174,6 +174,7 @@ RowResult MeasureAttention(const Case& test, double seconds) {
   const Operands operands(*test.shape, test.kernel->dtype, paged);
   Status status = ResolveTarget(test.target, &target);
   const auto call = [&] { status = operands.Call(*test.shape, options); };
+  if (status.ok()) status = operands.Prepare(*test.shape, options);
   if (status.ok()) call();
   if (!status.ok()) {
     result.error = status.message();
@@ -182,7 +183,7 @@ RowResult MeasureAttention(const Case& test, double seconds) {
   Workload workload;
   workload.call = call;
   if (test.shape->decodes) return MeasureDecode(test, operands, workload, seconds);
-  workload.work = static_cast<double>(ForwardFlops(operands.Resolve(*test.shape)));
+  workload.work = operands.Flops(*test.shape);
   workload.clock = test.threads == 1 ? Clock::kThread : Clock::kWall;
   workload.threads = test.threads;
   const Comparison comparison =
@@ -210,7 +211,9 @@ bool ByDefault(const Case& test) {
 
 void AddCase(std::vector<Row>* rows, const Case& test) {
   constexpr std::string_view kPrefix = "attention_";
-  std::string name = "attention/" + std::string(test.kernel->name).substr(kPrefix.size());
+  const bool backward = test.kernel->operation == Operation::kBackward && test.kernel->vectorised;
+  std::string name = "attention/";  // "backward" is that of flash
+  name += backward ? "backward" : std::string(test.kernel->name).substr(kPrefix.size());
   name += std::string("/") + LowerDTypeName(test.kernel->dtype);
   name += std::string("/") + (test.target == nullptr ? "best" : test.target);
   name += std::string("/") + test.shape->name + "/threads:" + std::to_string(test.threads);
@@ -221,8 +224,9 @@ void AddCase(std::vector<Row>* rows, const Case& test) {
 void AddAttention(std::vector<Row>* rows) {
   const int all_threads = threading::AvailableThreads();
   for (const KernelRow& kernel : Registry()) {
-    if (kernel.forward == nullptr) continue;
+    if (kernel.forward == nullptr && kernel.backward == nullptr) continue;
     for (const Shape& shape : kShapes) {
+      if ((kernel.operation == Operation::kBackward) != shape.backward) continue;
       if (kernel.operation == Operation::kPaged && !shape.decodes) continue;
       if (!kernel.vectorised) {
         if ((shape.use & kOracle) != 0) AddCase(rows, {&kernel, &shape, nullptr, 1});

@@ -34,7 +34,7 @@ class OnnxRuntime(peer_comparison.Adapter):
         if array.ndim == 3:
             by_head = (*array.shape[:2], -1, shape.head_dim_v)
             array = array.reshape(by_head).transpose(0, 2, 1, 3)
-        return array.reshape(shape.dims("out"))
+        return (array.reshape(shape.dims("out")),)
 
     def _session(self, operator, domain, arrays, attributes):
         """A session whose model is one operator with one output. Raises NotOffered."""
@@ -135,6 +135,8 @@ class OnnxRuntime(peer_comparison.Adapter):
             yield "GroupQuery", "GroupQueryAttention", "com.microsoft", inputs, options
 
     def forms(self, shape, dtype, operands):
+        if shape.backward:
+            raise peer_comparison.NotOffered("it has no gradients")
         if dtype == "bf16":
             raise peer_comparison.NotOffered("its CPU operators have no bf16")
         if shape.has("alibi_slopes"):

@@ -1,4 +1,5 @@
-"""Flashlane beside PyTorch's scaled_dot_product_attention on the CPU.
+"""Flashlane beside PyTorch's scaled_dot_product_attention on the CPU. Of backward shapes both sides
+have the forward's results, and only the gradients are timed.
 
   python3 bench/compare_pytorch.py                             the default rows, about five minutes
   python3 bench/compare_pytorch.py --rows 'bf16/.*2k' --seconds 10 --json result.json
@@ -37,9 +38,22 @@ class PyTorch(peer_comparison.Adapter):
         return self._torch.from_numpy(array)
 
     def to_numpy(self, result, shape):
+        results = result if shape.backward else (result,)
+        return tuple(self._array(of.detach(), shape) for of in results)
+
+    def _array(self, result, shape):
         if result.dtype == self._torch.bfloat16:
             return result.contiguous().view(self._torch.int16).numpy().view("uint16")
         return result.numpy()
+
+    def _gradient(self, attention, tensors, dout):
+        """The gradients of what `attention` makes of the tensors; its own run is not timed."""
+        for tensor in tensors:
+            tensor.requires_grad_()
+        with self._torch.enable_grad():
+            out = attention()
+        gradient = self._torch.autograd.grad
+        return lambda: gradient(out, tensors, dout, retain_graph=True)
 
     def _mask(self, shape, dtype, operands) -> dict:
         """The arguments that say which keys are visible, and what is added to scores."""
@@ -72,6 +86,12 @@ class PyTorch(peer_comparison.Adapter):
         q, k, v = (self._tensor(operands[name], dtype) for name in ("q", "k", "v"))
         group = shape.num_heads // shape.num_kv_heads
         found = {}
+        if shape.backward:
+            if group > 1:
+                arguments["enable_gqa"] = True
+            dout = self._tensor(operands["dout"], dtype)
+            call = self._gradient(lambda: attention(q, k, v, **arguments), (q, k, v), dout)
+            return dict(gradient=call)
         if group == 1:
             found["plain"] = lambda: attention(q, k, v, **arguments)
         else:

@@ -21,7 +21,7 @@ class Shape(ctypes.Structure):
         for name in (
             "batch num_heads num_kv_heads seqlen_q seqlen_k head_dim head_dim_v causal "
             "bottom_right q_start window_size_left window_size_right k_len "
-            "has_bias has_mask has_padding_mask has_alibi"
+            "has_bias has_mask has_padding_mask has_alibi backward"
         ).split()
     ] + [("softcap", ctypes.c_double), ("softmax_scale", ctypes.c_double)]
 
@@ -30,7 +30,12 @@ class Shape(ctypes.Structure):
         super().__init__(**{**absent, **members})
 
     def dims(self, operand: str) -> tuple[int, ...]:
-        """Sizes of "q", "k", "v", "out", "bias", "mask" (of either kind) or "alibi_slopes"."""
+        """Sizes of "q", "k", "v", "out", their gradients ("dq"), "lse", "bias", "mask" (of either
+        kind) or "alibi_slopes"."""
+        if operand == "lse":
+            return self.batch, self.num_heads, self.seqlen_q
+        if operand in ("dq", "dk", "dv", "dout"):
+            operand = operand[1:]
         if operand == "alibi_slopes":
             return (self.num_heads,)
         if operand == "mask" and self.has_padding_mask:
@@ -41,6 +46,10 @@ class Shape(ctypes.Structure):
         rows = self.seqlen_q if operand in ("q", "out") else self.seqlen_k
         width = self.head_dim if operand in ("q", "k") else self.head_dim_v
         return self.batch, heads, rows, width
+
+    def results(self) -> tuple[str, ...]:
+        """The names of what a call computes."""
+        return ("dq", "dk", "dv") if self.backward else ("out",)
 
     def has(self, operand: str) -> bool:
         """Whether it has "bias", "mask" (of either kind) or "alibi_slopes"."""
@@ -70,6 +79,11 @@ class Call(ctypes.Structure):
         ("mask", ctypes.c_void_p),
         ("alibi_slopes", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
+        ("lse", ctypes.c_void_p),
+        ("dout", ctypes.c_void_p),
+        ("dq", ctypes.c_void_p),
+        ("dk", ctypes.c_void_p),
+        ("dv", ctypes.c_void_p),
         ("num_threads", ctypes.c_int64),
         ("target", ctypes.c_char_p),
     ]

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dispatch/contract.h"
+#include "dispatch/cost.h"
 #include "dispatch/dtype.h"
 
 namespace flashlane::bench {
@@ -99,22 +100,50 @@ Operands::Operands(const Shape& s, DType dtype, bool is_paged)
     slopes = Tensor(DType::kF32, {s.num_heads}, &random);
     inputs.alibi_slopes = slopes.view;
   }
+  if (s.backward) {
+    const DType lse_dtype = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    lse = Tensor(lse_dtype, {s.batch, s.num_heads, s.seqlen_q}, nullptr);
+    dout = Tensor(dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim_v}, &random);
+    dq = Tensor(dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim}, nullptr);
+    dk = Tensor(dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim}, nullptr);
+    dv = Tensor(dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim_v}, nullptr);
+    outputs.lse = lse.view;
+    backward_inputs.forward = inputs;
+    backward_inputs.dout = dout.view;
+    backward_inputs.out = out.view;
+    backward_inputs.lse = lse.view;
+    gradients.dq = dq.view;
+    gradients.dk = dk.view;
+    gradients.dv = dv.view;
+  }
+}
+
+Status Operands::Prepare(const Shape& shape, const ExecOptions& options) const {
+  return shape.backward ? Attention(inputs, shape.params, outputs, options) : Status();
 }
 
 Status Operands::Call(const Shape& shape, const ExecOptions& options) const {
+  if (shape.backward) return AttentionBackward(backward_inputs, shape.params, gradients, options);
   if (!paged) return Attention(inputs, shape.params, outputs, options);
   AttentionParams params = shape.params;
   params.q_start = QStart();  // context_lens says it
   return AttentionPaged(paged_inputs, params, outputs, options);
 }
 
-kernels::ForwardArgs Operands::Resolve(const Shape& shape) const {
-  return ResolveForward(inputs, shape.params, outputs);
+double Operands::Flops(const Shape& shape) const {
+  if (shape.backward) {
+    return static_cast<double>(
+        BackwardFlops(ResolveBackward(backward_inputs, shape.params, gradients)));
+  }
+  return static_cast<double>(ForwardFlops(ResolveForward(inputs, shape.params, outputs)));
 }
 
 double Operands::bytes() const {
-  return static_cast<double>(q.bytes.size() + k.bytes.size() + v.bytes.size() + out.bytes.size() +
-                             bias.bytes.size() + mask.bytes.size());
+  size_t bytes = 0;
+  for (const Tensor* tensor : {&q, &k, &v, &out, &bias, &mask, &lse, &dout, &dq, &dk, &dv}) {
+    bytes += tensor->bytes.size();
+  }
+  return static_cast<double>(bytes);
 }
 
 }  // namespace flashlane::bench

@@ -8,10 +8,10 @@
 
 #include "bench/shapes.h"
 #include "flashlane/attention.h"
+#include "flashlane/backward.h"
 #include "flashlane/paged.h"
 #include "flashlane/tensor.h"
 #include "hwy/aligned_allocator.h"
-#include "kernels/args.h"
 
 namespace flashlane::bench {
 
@@ -45,22 +45,28 @@ struct Tensor {
 
 struct Operands {
   // Of decode shapes the tokens of k and v lie as servers keep them: all heads of one together, in
-  // one run per sequence or, where `paged`, in shuffled blocks.
+  // one run per sequence or, where `paged`, in shuffled blocks. Of backward shapes out and lse are
+  // kept: Prepare computes them.
   Operands(const Shape& shape, DType dtype, bool paged);
 
+  // What Call needs beforehand and is not measured.
+  Status Prepare(const Shape& shape, const ExecOptions& options) const;
   Status Call(const Shape& shape, const ExecOptions& options) const;
-  kernels::ForwardArgs Resolve(const Shape& shape) const;
-  // q, k, v, bias, mask and out once.
+  double Flops(const Shape& shape) const;
+  // q, k, v, bias, mask and out once; and of a backward lse, dout, dq, dk and dv.
   double bytes() const;
   // Live k and v once.
   double kv_bytes() const { return static_cast<double>(k.bytes.size() + v.bytes.size()); }
 
   Random random;
   Tensor q, k, v, out, bias, mask, slopes, block_table, context_lens;
+  Tensor lse, dout, dq, dk, dv;  // of backward shapes
   bool paged;
   AttentionInputs inputs;
   PagedInputs paged_inputs;
   AttentionOutputs outputs;
+  BackwardInputs backward_inputs;
+  BackwardOutputs gradients;
 };
 
 }  // namespace flashlane::bench

@@ -11,6 +11,7 @@
 #include "dispatch/cost.h"
 #include "dispatch/dtype.h"
 #include "flashlane/attention.h"
+#include "flashlane/backward.h"
 #include "flashlane/info.h"
 
 namespace flashlane::bench {
@@ -55,6 +56,7 @@ FlashlanePeerShape PeerShapeOf(const Shape& shape) {
   peer.has_mask = has(kMask);
   peer.has_padding_mask = has(kPaddingMask);
   peer.has_alibi = has(kAlibi);
+  peer.backward = shape.backward ? 1 : 0;
   peer.softcap = params.softcap.value_or(0);
   peer.softmax_scale = params.softmax_scale.value_or(std::nan(""));
   return peer;
@@ -63,6 +65,8 @@ FlashlanePeerShape PeerShapeOf(const Shape& shape) {
 struct Views {
   AttentionInputs inputs;
   AttentionOutputs outputs;
+  BackwardInputs backward;
+  BackwardOutputs gradients;
 };
 
 Views ViewsOf(const FlashlanePeerCall& call, DType dtype) {
@@ -80,6 +84,18 @@ Views ViewsOf(const FlashlanePeerCall& call, DType dtype) {
   }
   if (s.has_alibi != 0) views.inputs.alibi_slopes = {call.alibi_slopes, DType::kF32, {s.num_heads}};
   views.outputs.out = {call.out, dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim_v}};
+  if (call.lse != nullptr) {
+    const DType lse_dtype = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    views.outputs.lse = {call.lse, lse_dtype, {s.batch, s.num_heads, s.seqlen_q}};
+  }
+  if (s.backward == 0) return views;
+  views.backward.forward = views.inputs;
+  views.backward.out = views.outputs.out;
+  views.backward.lse = views.outputs.lse;
+  views.backward.dout = {call.dout, dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim_v}};
+  views.gradients.dq = {call.dq, dtype, {s.batch, s.num_heads, s.seqlen_q, s.head_dim}};
+  views.gradients.dk = {call.dk, dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim}};
+  views.gradients.dv = {call.dv, dtype, {s.batch, s.num_kv_heads, s.seqlen_k, s.head_dim_v}};
   return views;
 }
 
@@ -93,7 +109,11 @@ Status Run(const FlashlanePeerCall& call) {
   options.num_threads = static_cast<int>(call.num_threads);
   options.target = call.target;
   const Views views = ViewsOf(call, *dtype);
-  return Attention(views.inputs, ParamsOf(call.shape), views.outputs, options);
+  const AttentionParams params = ParamsOf(call.shape);
+  if (call.shape.backward != 0) {
+    return AttentionBackward(views.backward, params, views.gradients, options);
+  }
+  return Attention(views.inputs, params, views.outputs, options);
 }
 
 std::string Describe() {
@@ -121,6 +141,11 @@ uint64_t FlashlanePeerFlops(const FlashlanePeerCall* call) {
   if (!dtype) return 0;
   const flashlane::bench::Views views = flashlane::bench::ViewsOf(*call, *dtype);
   const flashlane::AttentionParams params = flashlane::bench::ParamsOf(call->shape);
+  if (call->shape.backward != 0) {
+    if (!flashlane::CheckBackward(views.backward, params, views.gradients).ok()) return 0;
+    return flashlane::BackwardFlops(
+        flashlane::ResolveBackward(views.backward, params, views.gradients));
+  }
   if (!flashlane::CheckForward(views.inputs, params, views.outputs).ok()) return 0;
   return flashlane::ForwardFlops(flashlane::ResolveForward(views.inputs, params, views.outputs));
 }

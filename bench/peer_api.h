@@ -31,12 +31,14 @@ struct FlashlanePeerShape {
   int64_t has_mask;          // [1, 1, Sq, Sk]
   int64_t has_padding_mask;  // [B, 1, 1, Sk]; not with has_mask
   int64_t has_alibi;         // [Hq], F32
+  int64_t backward;          // 0 or 1; 1: the gradients, with out and lse kept, are the call
   double softcap;            // 0: none
   double softmax_scale;      // NaN: 1 / sqrt(head_dim)
 };
 
-// Contiguous operands, shaped as AttentionInputs says; those that the shape does not have are not
-// looked at.
+// Contiguous operands, shaped as AttentionInputs and BackwardInputs say; those that the shape does
+// not have are not looked at. Forward calls write out and, unless null, lse; backward calls read
+// both.
 struct FlashlanePeerCall {
   FlashlanePeerShape shape;
   const char* dtype;  // "f32", "f64", "bf16" or "f16"
@@ -47,15 +49,21 @@ struct FlashlanePeerCall {
   const void* mask;  // a byte each; or the padding mask
   const void* alibi_slopes;
   void* out;
+  void* lse;
+  const void* dout;
+  void* dq;
+  void* dk;
+  void* dv;
   int64_t num_threads;  // as ExecOptions
   const char* target;   // as ExecOptions
 };
 
-// flashlane::Attention. Returns its StatusCode; its message goes to `message`, cut where it does
-// not fit.
+// flashlane::Attention or AttentionBackward. Returns its StatusCode; its message goes to `message`,
+// cut where it does not fit.
 FLASHLANE_API int FlashlanePeerAttention(const FlashlanePeerCall* call, char* message, size_t size);
 
-// Floating-point operations of the call, 2 (D + Dv) per visible pair; 0 if the call is not legal.
+// Floating-point operations of the call, 2 (D + Dv) per visible pair, of a backward 2 (3 D + 2 Dv);
+// 0 if the call is not legal.
 FLASHLANE_API uint64_t FlashlanePeerFlops(const FlashlanePeerCall* call);
 
 // The name of entry `index` of kShapes, null past the last one.

@@ -91,7 +91,7 @@ class PeerApiTest(unittest.TestCase):
         code = DTYPES[dtype][0]
         arrays = {}
         numbers = random.Random(1)
-        for name in ("q", "k", "v", "out"):
+        for name in ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv"):
             count = math.prod(shape.dims(name))
             arrays[name] = array.array(code, (numbers.uniform(-1, 1) for _ in range(count)))
         for name in filter(shape.has, ("bias", "mask", "alibi_slopes")):
@@ -116,6 +116,29 @@ class PeerApiTest(unittest.TestCase):
                     error = max(abs(x - y) for x, y in zip(arrays["out"], expected, strict=True))
                     self.assertLessEqual(error, bound)
 
+    def test_gradients(self):
+        """Of sum(dout * out), beside the differences of that sum."""
+        step = 1e-4
+        for name in ("full", "causal", "windows", "k_len", "softcap", "scale", "bias", "mask"):
+            with self.subTest(variant=name):
+                call, arrays = self.make_call("f64", **VARIANTS[name])
+                self.library.attention(call)  # keeps out and lse
+                call.shape.backward = 1
+                self.library.attention(call)
+                s = call.shape
+                for operand in ("q", "k", "v"):
+                    values = arrays[operand]
+                    for place in range(0, len(values), 7):
+                        sums, at = [], values[place]
+                        for moved in (at + step, at - step):
+                            values[place] = moved
+                            out = reference(s, arrays)
+                            pairs = zip(out, arrays["dout"], strict=True)
+                            sums.append(sum(x * y for x, y in pairs))
+                        values[place] = at
+                        expected = (sums[0] - sums[1]) / (2 * step)
+                        self.assertAlmostEqual(arrays["d" + operand][place], expected, delta=1e-6)
+
     def test_refusals(self):
         for members, word in (
             (dict(num_kv_heads=3), "3"),
@@ -138,8 +161,11 @@ class PeerApiTest(unittest.TestCase):
         for members, pairs in ((VARIANTS["full"], 21), (VARIANTS["causal"], 6), ({"k_len": 2}, 6)):
             call, _ = self.make_call(**members)
             self.assertEqual(self.library.flops(call), 2 * (5 + 6) * pairs * 2 * 4)
-        call, _ = self.make_call(num_kv_heads=3)
-        self.assertEqual(self.library.flops(call), 0)
+        call, _ = self.make_call(backward=1)
+        self.assertEqual(self.library.flops(call), 2 * (3 * 5 + 2 * 6) * 21 * 2 * 4)
+        for members in (dict(num_kv_heads=3), dict(num_kv_heads=3, backward=1)):
+            call, _ = self.make_call(**members)
+            self.assertEqual(self.library.flops(call), 0)
 
     def test_shapes(self):
         shapes = dict(self.library.shapes())
@@ -156,6 +182,9 @@ class PeerApiTest(unittest.TestCase):
         self.assertEqual(shapes["mask_2k_d64"].dims("mask"), (1, 1, 2048, 2048))
         self.assertEqual(shapes["padmask_8x512"].dims("mask"), (8, 1, 1, 512))
         self.assertEqual(shapes["alibi_2k"].dims("alibi_slopes"), (8,))
+        self.assertEqual(shapes["bwd_1k_d64"].results(), ("dq", "dk", "dv"))
+        self.assertEqual(shapes["bwd_1k_d64"].dims("dk"), (2, 8, 1024, 64))
+        self.assertFalse(shapes["prefill_2k_gqa"].backward)
         operands = ("bias", "mask", "alibi_slopes")
         for name, shape in shapes.items():  # a row's name says what it measures
             self.assertEqual("bias" in name, shape.has("bias"), name)

@@ -64,13 +64,15 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def forms(self, shape: flashlane_peer.Shape, dtype: str, operands: dict) -> dict[str, Callable]:
-        """Every way worth trying to compute attention of operands (peer_operands.make), by name;
-        the fastest is measured. What can be prepared once belongs here, out of the time. Must read
-        the operands' own memory where it can, and must refuse (NotOffered) what it can not do."""
+        """Every way worth trying to compute attention of operands (peer_operands.make), or its
+        gradients (shape.backward), by name; the fastest is measured. What can be prepared once
+        belongs here, out of the time. Must read the operands' own memory where it can, and must
+        refuse (NotOffered) what it can not do."""
 
     @abc.abstractmethod
-    def to_numpy(self, result: Any, shape: flashlane_peer.Shape) -> Any:
-        """What a form returned: an array [B, Hq, Sq, Dv], stored as peer_operands.STORAGE says."""
+    def to_numpy(self, result: Any, shape: flashlane_peer.Shape) -> tuple:
+        """What a form returned: arrays, one for each of shape.results(), of shape.dims() of it and
+        stored as peer_operands.STORAGE says."""
 
 
 def timed(call: Callable, clock: Callable) -> tuple[float, Any]:
@@ -121,15 +123,26 @@ class Comparison:
             target=target.encode() if target else None,
             **{name: array.ctypes.data for name, array in operands.items()},
         )
-        dims, storage = shape.dims("out"), peer_operands.STORAGE[dtype]
+        storage = peer_operands.STORAGE[dtype]
+        kept = {}
+        if shape.backward:  # what the forward call computes is kept, out of the time
+            kept["out"] = np.empty(shape.dims("out"), storage)
+            kept["lse"] = np.empty(shape.dims("lse"), np.float64 if dtype == "f64" else np.float32)
+            call.out, call.lse = (kept[name].ctypes.data for name in ("out", "lse"))
+            call.shape.backward = 0
+            self._library.attention(call)
+            call.shape.backward = 1
 
         def run():
-            out = np.empty(dims, storage)
-            call.out = out.ctypes.data
+            results = []
+            for name in shape.results():
+                results.append(np.empty(shape.dims(name), storage))
+                setattr(call, name, results[-1].ctypes.data)
             self._library.attention(call)
-            return out
+            return tuple(results)
 
-        run()  # names the result's memory, without which a call is not legal
+        run.kept = kept  # lives as long as what reads it
+        run()  # names the results' memory, without which a call is not legal
         return run, self._library.flops(call)
 
     def measure(self, shape, dtype) -> dict:

@@ -37,11 +37,12 @@ def _round_to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def make(shape: flashlane_peer.Shape, dtype: str) -> dict[str, np.ndarray]:
-    """q, k, v and bias, standard normal; a mask that shows three keys of four; the usual slopes of
-    ALiBi. The same ones every time."""
+    """q, k, v, dout and bias, standard normal; a mask that shows three keys of four; the usual
+    slopes of ALiBi. The same ones every time."""
     generator = np.random.default_rng(1)
     operands = {}
-    for name in ("q", "k", "v", *(["bias"] if shape.has("bias") else [])):
+    more = (["bias"] if shape.has("bias") else []) + (["dout"] if shape.backward else [])
+    for name in ("q", "k", "v", *more):
         values = generator.standard_normal(shape.dims(name), np.float32)
         stored = _round_to_bf16(values) if dtype == "bf16" else values.astype(STORAGE[dtype])
         operands[name] = _aligned(stored)
@@ -76,10 +77,17 @@ def _distance(first: np.ndarray, second: np.ndarray, dtype: str) -> dict:
     return found
 
 
-def compare(first: np.ndarray, second: np.ndarray, dtype: str) -> dict:
-    """The difference of two results, by its maximum and its root mean square: where few values are
-    large, the maximum says little about the others."""
-    return _distance(_widen(first, dtype), _widen(second, dtype), dtype)
+def _worst(distances: list[dict]) -> dict:
+    """Of several results the one that is furthest off, beside what is allowed."""
+    worst = max(distances, key=lambda of: of["max_difference"] / (of["max_difference_bound"] or 1))
+    return dict(worst, agrees=all(of["agrees"] for of in distances))
+
+
+def compare(first: tuple, second: tuple, dtype: str) -> dict:
+    """The difference of two calls' results, by its maximum and its root mean square: where few
+    values are large, the maximum says little about the others."""
+    pairs = zip(first, second, strict=True)
+    return _worst([_distance(_widen(x, dtype), _widen(y, dtype), dtype) for x, y in pairs])
 
 
 def _scores(shape: flashlane_peer.Shape, operands: dict, dtype: str, head: tuple, rows: slice):
@@ -113,8 +121,47 @@ def _scores(shape: flashlane_peer.Shape, operands: dict, dtype: str, head: tuple
     return np.where(visible, scores, -np.inf)
 
 
-def exact(shape: flashlane_peer.Shape, operands: dict, dtype: str) -> np.ndarray:
-    """Attention as flashlane/attention.h states it, in f64, by neither library. Slow."""
+def _weights(scores: np.ndarray) -> np.ndarray:
+    """The softmax of each row; zeros where it sees no key."""
+    largest = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    sums = weights.sum(axis=1, keepdims=True)
+    return weights / np.where(sums == 0, 1, sums)
+
+
+def exact(shape: flashlane_peer.Shape, operands: dict, dtype: str) -> tuple:
+    """The results as flashlane/attention.h or backward.h states them, in f64, by neither library.
+    Slow."""
+    if shape.backward:
+        return _exact_gradients(shape, operands, dtype)
+    return (_exact_out(shape, operands, dtype),)
+
+
+def _exact_gradients(shape: flashlane_peer.Shape, operands: dict, dtype: str) -> tuple:
+    """Of calls without softcap, whose bias has no gradient asked for."""
+    dq, dk, dv = (np.zeros(shape.dims(name)) for name in ("dq", "dk", "dv"))
+    given = shape.softmax_scale
+    scale = 1 / math.sqrt(shape.head_dim) if math.isnan(given) else given
+    step = max(1, (1 << 22) // shape.seqlen_k)  # rows whose scores take 32 MiB
+    for b, h in np.ndindex(shape.batch, shape.num_heads):
+        kv = h * shape.num_kv_heads // shape.num_heads
+        k, v = (_widen(operands[name][b, kv], dtype).astype(np.float64) for name in ("k", "v"))
+        for begin in range(0, shape.seqlen_q, step):
+            rows = slice(begin, begin + step)
+            q, dout = (
+                _widen(operands[name][b, h, rows], dtype).astype(np.float64)
+                for name in ("q", "dout")
+            )
+            weights = _weights(_scores(shape, operands, dtype, (b, h), rows))
+            dweights = dout @ v.T
+            dscores = weights * (dweights - (weights * dweights).sum(axis=1, keepdims=True))
+            dq[b, h, rows] = scale * dscores @ k
+            dk[b, kv] += scale * dscores.T @ q
+            dv[b, kv] += weights.T @ dout
+    return dq, dk, dv
+
+
+def _exact_out(shape: flashlane_peer.Shape, operands: dict, dtype: str) -> np.ndarray:
     out = np.zeros(shape.dims("out"))
     step = max(1, (1 << 22) // shape.seqlen_k)  # rows whose scores take 32 MiB
     for b, h in np.ndindex(shape.batch, shape.num_heads):
@@ -122,24 +169,24 @@ def exact(shape: flashlane_peer.Shape, operands: dict, dtype: str) -> np.ndarray
         v = v.astype(np.float64)
         for begin in range(0, shape.seqlen_q, step):
             rows = slice(begin, begin + step)
-            scores = _scores(shape, operands, dtype, (b, h), rows)
-            largest = scores.max(axis=1, keepdims=True)
-            weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
-            sums = weights.sum(axis=1, keepdims=True)
-            out[b, h, rows] = (weights @ v) / np.where(sums == 0, 1, sums)
+            out[b, h, rows] = _weights(_scores(shape, operands, dtype, (b, h), rows)) @ v
     return out
 
 
-def judge(peer: np.ndarray, ours: np.ndarray, truth: np.ndarray, dtype: str) -> dict:
+def judge(peer: tuple, ours: tuple, truth: tuple, dtype: str) -> dict:
     """Of two results that disagree, which is off: by how much either is, and a verdict."""
-    to_peer = _distance(_widen(peer, dtype), truth, dtype)
-    to_ours = _distance(_widen(ours, dtype), truth, dtype)
+
+    def distance(results, within):
+        pairs = zip(results, truth, strict=True)
+        return _worst([_distance(_widen(x, dtype), y, within) for x, y in pairs])
+
+    to_peer, to_ours = distance(peer, dtype), distance(ours, dtype)
     coarser = _COARSER.get(dtype)
     if not to_ours["agrees"]:
         verdict = "Flashlane is wrong"
     elif to_peer["agrees"]:
         verdict = "both are right"
-    elif coarser and _distance(_widen(peer, dtype), truth, coarser)["agrees"]:
+    elif coarser and distance(peer, coarser)["agrees"]:
         verdict = "peer is imprecise"
     else:
         verdict = "peer is wrong"

@@ -38,9 +38,10 @@ struct Shape {
   int64_t head_dim;
   int64_t head_dim_v;
   AttentionParams params;
-  unsigned use;          // of ShapeUse
-  unsigned extras = 0;   // of ShapeExtra
-  bool decodes = false;  // measured in bytes of k and v; runs paged, too
+  unsigned use;           // of ShapeUse
+  unsigned extras = 0;    // of ShapeExtra
+  bool decodes = false;   // measured in bytes of k and v; runs paged, too
+  bool backward = false;  // the gradients are measured, with out and lse kept; nothing else
 };
 
 // Whether the flash kernel's row of `dtype` runs without a filter, on the best target with one
@@ -115,6 +116,11 @@ inline const Shape kShapes[] = {
     // What a call costs beside its arithmetic.
     {"tiny_16x16",      1,  1,  1,    16,    16,  64,  64, {},
      kOracle | kEveryDType | kAllThreads},
+    // Gradients.
+    {"bwd_2k",          1,  8,  8,  2048,  2048, 128, 128, Causal(), kEveryDType | kAllThreads,
+     0, false, true},
+    {"bwd_1k_d64",      2,  8,  8,  1024,  1024,  64,  64, {}, kEveryDType | kEveryTarget,
+     0, false, true},
     // Flash against the oracle; one head, so that the oracle needs less than a second in all dtypes
     // but F16, which is emulated: 5 s.
     {"naive_1k_d64",    1,  1,  1,  1024,  1024,  64,  64, {}, kOracle | kEveryTarget},

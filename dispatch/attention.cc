@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "dispatch/attention_run.h"
 #include "dispatch/contract.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"
@@ -22,6 +23,19 @@
 #include "threading/scratch.h"
 
 namespace flashlane {
+
+Status OverFlops(uint64_t flops, const ExecOptions& options) {
+  return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
+                                           ", above " + std::to_string(options.max_flops)};
+}
+
+Status OverScratch(uint64_t bytes, int64_t workers, const ExecOptions& options) {
+  return {StatusCode::kBudgetExceeded, "max_scratch_bytes: the call needs " +
+                                           std::to_string(bytes) + " (" + std::to_string(workers) +
+                                           " workers), above " +
+                                           std::to_string(options.max_scratch_bytes)};
+}
+
 namespace {
 
 // Of `units` that are alike and cost `cost` together: as many tasks as are worth spawning.
@@ -30,22 +44,19 @@ int64_t TasksWorthSpawning(uint64_t cost, int64_t units) {
   return std::clamp<int64_t>(worthwhile, 1, std::max<int64_t>(units, 1));
 }
 
+uint64_t ScratchBytes(const TileGrid& grid, int64_t workers) {
+  return SaturatingSum(SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers)),
+                       grid.partial_bytes());
+}
+
 Status CheckBudget(const kernels::ForwardArgs& args, const TileGrid& grid, int64_t workers,
                    const ExecOptions& options) {
   if (options.max_flops != std::numeric_limits<uint64_t>::max()) {
     const uint64_t flops = ForwardFlops(args);
     if (flops > options.max_flops) return OverFlops(flops, options);
   }
-  const uint64_t scratch =
-      SaturatingSum(SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers)),
-                    grid.partial_bytes());
-  if (scratch > options.max_scratch_bytes) {
-    return {StatusCode::kBudgetExceeded, "max_scratch_bytes: the call needs " +
-                                             std::to_string(scratch) + " (" +
-                                             std::to_string(workers) + " workers), above " +
-                                             std::to_string(options.max_scratch_bytes)};
-  }
-  return {};
+  const uint64_t scratch = ScratchBytes(grid, workers);
+  return scratch > options.max_scratch_bytes ? OverScratch(scratch, workers, options) : Status();
 }
 
 // The results of split keys become those of their sequences.
@@ -116,9 +127,17 @@ void LogChoice(const KernelRow& row, const Target& target, const kernels::Forwar
                        : "; better targets left out because another was asked for:" + skipped));
 }
 
-// Everything after the contract.
-Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
-           Operation operation = Operation::kForward) {
+}  // namespace
+
+uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
+                             int threads) {
+  if (args.batch == 0 || args.seqlen_q == 0) return 0;
+  const TileGrid grid(args, entry, threads);
+  return grid.ok() ? ScratchBytes(grid, std::min<int64_t>(threads, grid.size())) : 0;
+}
+
+Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
+                  Operation operation) {
   Target target;
   if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
   const KernelRow* row = FindKernel(options.kernel, dtype, operation);
@@ -146,6 +165,8 @@ Status Run(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
   return RunTiles(entry, args, &grid, threads, options);
 }
 
+namespace {
+
 Status RunMerge(const kernels::MergeArgs& args, const PartialAttention& a,
                 const ExecOptions& options) {
   Target target;
@@ -171,7 +192,7 @@ Status Attention(const AttentionInputs& inputs, const AttentionParams& params,
                  const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
   return WithoutThrowing([&] {
     if (Status status = CheckForward(inputs, params, outputs); !status.ok()) return status;
-    return Run(ResolveForward(inputs, params, outputs), inputs.q.dtype, options);
+    return RunForward(ResolveForward(inputs, params, outputs), inputs.q.dtype, options);
   });
 }
 
@@ -179,7 +200,7 @@ Status AttentionVarlen(const VarlenInputs& inputs, const AttentionParams& params
                        const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
   return WithoutThrowing([&] {
     if (Status status = CheckVarlen(inputs, params, outputs); !status.ok()) return status;
-    return Run(ResolveVarlen(inputs, params, outputs), inputs.q.dtype, options);
+    return RunForward(ResolveVarlen(inputs, params, outputs), inputs.q.dtype, options);
   });
 }
 
@@ -187,7 +208,8 @@ Status AttentionPaged(const PagedInputs& inputs, const AttentionParams& params,
                       const AttentionOutputs& outputs, const ExecOptions& options) noexcept {
   return WithoutThrowing([&] {
     if (Status status = CheckPaged(inputs, params, outputs); !status.ok()) return status;
-    return Run(ResolvePaged(inputs, params, outputs), inputs.q.dtype, options, Operation::kPaged);
+    return RunForward(ResolvePaged(inputs, params, outputs), inputs.q.dtype, options,
+                      Operation::kPaged);
   });
 }
 

@@ -10,11 +10,6 @@
 namespace flashlane {
 namespace {
 
-Sizes SizesOf(const AttentionInputs& in) {
-  return {in.q.shape[0], in.q.shape[1], in.k.shape[1], in.q.shape[2],
-          in.k.shape[2], in.q.shape[3], in.v.shape[3]};
-}
-
 Status CheckQkv(const AttentionInputs& in) {
   if (Status s = CheckAttentionDType({"q", in.q}); !s.ok()) return s;
   for (const NamedView& operand : {NamedView{"q", in.q}, {"k", in.k}, {"v", in.v}}) {
@@ -104,13 +99,19 @@ Status CheckLengths(const AttentionInputs& in, const AttentionParams& params) {
 
 }  // namespace
 
-Status CheckForward(const AttentionInputs& inputs, const AttentionParams& params,
-                    const AttentionOutputs& outputs) {
+Sizes SizesOf(const AttentionInputs& in) {
+  return {in.q.shape[0], in.q.shape[1], in.k.shape[1], in.q.shape[2],
+          in.k.shape[2], in.q.shape[3], in.v.shape[3]};
+}
+
+Status CheckOperands(const AttentionInputs& inputs, const AttentionParams& params) {
   if (Status s = CheckQkv(inputs); !s.ok()) return s;
-  if (Status s = CheckOutputs(SizesOf(inputs), inputs.q.dtype, outputs); !s.ok()) return s;
   if (Status s = CheckScoreInputs(inputs); !s.ok()) return s;
   if (Status s = CheckLengths(inputs, params); !s.ok()) return s;
-  if (Status s = CheckParams(params, inputs.q.dtype); !s.ok()) return s;
+  return CheckParams(params, inputs.q.dtype);
+}
+
+Status CheckDisjointFrom(const AttentionInputs& inputs, std::initializer_list<NamedView> outputs) {
   return CheckDisjoint({{"q", inputs.q},
                         {"k", inputs.k},
                         {"v", inputs.v},
@@ -120,7 +121,14 @@ Status CheckForward(const AttentionInputs& inputs, const AttentionParams& params
                         {"sinks", inputs.sinks},
                         {"k_len", inputs.k_len},
                         {"q_start", inputs.q_start}},
-                       {"out", outputs.out}, {"lse", outputs.lse});
+                       outputs);
+}
+
+Status CheckForward(const AttentionInputs& inputs, const AttentionParams& params,
+                    const AttentionOutputs& outputs) {
+  if (Status s = CheckOperands(inputs, params); !s.ok()) return s;
+  if (Status s = CheckOutputs(SizesOf(inputs), inputs.q.dtype, outputs); !s.ok()) return s;
+  return CheckDisjointFrom(inputs, {{"out", outputs.out}, {"lse", outputs.lse}});
 }
 
 kernels::ForwardArgs ResolveForward(const AttentionInputs& in, const AttentionParams& params,

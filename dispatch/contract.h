@@ -4,8 +4,10 @@
 #define FLASHLANE_DISPATCH_CONTRACT_H_
 
 #include "flashlane/attention.h"
+#include "flashlane/backward.h"
 #include "flashlane/paged.h"
 #include "kernels/args.h"
+#include "kernels/backward_args.h"
 
 namespace flashlane {
 
@@ -28,6 +30,17 @@ Status CheckPaged(const PagedInputs& inputs, const AttentionParams& params,
                   const AttentionOutputs& outputs);
 kernels::ForwardArgs ResolvePaged(const PagedInputs& inputs, const AttentionParams& params,
                                   const AttentionOutputs& outputs);
+
+// Every rule of flashlane/backward.h; as above.
+Status CheckBackward(const BackwardInputs& inputs, const AttentionParams& params,
+                     const BackwardOutputs& outputs);
+kernels::BackwardArgs ResolveBackward(const BackwardInputs& inputs, const AttentionParams& params,
+                                      const BackwardOutputs& outputs);
+Status CheckVarlenBackward(const VarlenBackwardInputs& inputs, const AttentionParams& params,
+                           const BackwardOutputs& outputs);
+kernels::BackwardArgs ResolveVarlenBackward(const VarlenBackwardInputs& inputs,
+                                            const AttentionParams& params,
+                                            const BackwardOutputs& outputs);
 
 Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
                   const AttentionOutputs& outputs);

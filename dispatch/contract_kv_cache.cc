@@ -190,8 +190,8 @@ Status CheckKvAppend(const KvAppendInputs& inputs, const KvPools& pools) {
     return s;
   }
   return CheckDisjoint(
-      {k, v, slots, {"cos", rope.cos}, {"sin", rope.sin}, {"positions", rope.positions}}, named.k,
-      named.v);
+      {k, v, slots, {"cos", rope.cos}, {"sin", rope.sin}, {"positions", rope.positions}},
+      {named.k, named.v});
 }
 
 Status CheckKvCopyBlocks(const KvPools& pools, const ConstTensorView& block_mapping) {
@@ -199,7 +199,7 @@ Status CheckKvCopyBlocks(const KvPools& pools, const ConstTensorView& block_mapp
   if (Status s = CheckPools(named, Access::kWrite); !s.ok()) return s;
   const int64_t num_blocks = pools.k_cache.shape[0];
   if (Status s = CheckMapping(block_mapping, num_blocks, num_blocks); !s.ok()) return s;
-  return CheckDisjoint({{"block_mapping", block_mapping}}, named.k, named.v);
+  return CheckDisjoint({{"block_mapping", block_mapping}}, {named.k, named.v});
 }
 
 Status CheckKvSwapBlocks(const ConstKvPools& src, const KvPools& dst,
@@ -222,7 +222,7 @@ Status CheckKvSwapBlocks(const ConstKvPools& src, const KvPools& dst,
   if (Status s = CheckMapping(block_mapping, src.k_cache.shape[0], dst.k_cache.shape[0]); !s.ok()) {
     return s;
   }
-  return CheckDisjoint({from.k, from.v, {"block_mapping", block_mapping}}, to.k, to.v);
+  return CheckDisjoint({from.k, from.v, {"block_mapping", block_mapping}}, {to.k, to.v});
 }
 
 kernels::KvAppendArgs ResolveKvAppend(const KvAppendInputs& inputs, const KvPools& pools) {

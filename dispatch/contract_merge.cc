@@ -57,7 +57,7 @@ Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
   return CheckDisjoint(
       {into_a ? none : NamedView{"out_a", a.out}, into_a ? none : NamedView{"lse_a", a.lse},
        into_b ? none : NamedView{"out_b", b.out}, into_b ? none : NamedView{"lse_b", b.lse}},
-      out, lse);
+      {out, lse});
 }
 
 kernels::MergeArgs ResolveMerge(const PartialAttention& a, const PartialAttention& b,

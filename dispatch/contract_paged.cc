@@ -222,7 +222,7 @@ Status CheckPaged(const PagedInputs& inputs, const AttentionParams& params,
                         {"alibi_slopes", inputs.alibi_slopes},
                         {"sinks", inputs.sinks},
                         {"mask", inputs.mask}},
-                       {"out", outputs.out}, {"lse", outputs.lse});
+                       {{"out", outputs.out}, {"lse", outputs.lse}});
 }
 
 kernels::ForwardArgs ResolvePaged(const PagedInputs& in, const AttentionParams& params,

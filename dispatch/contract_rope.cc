@@ -176,11 +176,11 @@ Status CheckRope(const RopeInputs& inputs, const RopeParams& params, const RopeO
   const NamedView none{"", {}};
   // Heads are read before they are written, so an input may be its own output.
   const NamedView positions{"positions", inputs.positions};
-  if (Status s = CheckDisjoint({q.in_place() ? none : q.x, k.x, cos, sin, positions}, q.out, none);
+  if (Status s = CheckDisjoint({q.in_place() ? none : q.x, k.x, cos, sin, positions}, {q.out});
       !s.ok()) {
     return s;
   }
-  return CheckDisjoint({q.x, k.in_place() ? none : k.x, cos, sin, positions, q.out}, k.out, none);
+  return CheckDisjoint({q.x, k.in_place() ? none : k.x, cos, sin, positions, q.out}, {k.out});
 }
 
 kernels::RopeArgs ResolveRope(const RopeInputs& inputs, const RopeParams& params,

@@ -141,7 +141,7 @@ Status CheckRopeTable(const RopeTableInputs& inputs, const RopeTableOutputs& out
     if (Status s = CheckDim(table, 1, "rotary_dim / 2", pairs); !s.ok()) return s;
   }
   if (Status s = CheckRows(inputs, outputs.cos.shape[0]); !s.ok()) return s;
-  return CheckDisjoint({inv_freq, {"positions", inputs.positions}}, cos, sin);
+  return CheckDisjoint({inv_freq, {"positions", inputs.positions}}, {cos, sin});
 }
 
 kernels::RopeTableArgs ResolveRopeTable(const RopeTableInputs& inputs,

@@ -1,8 +1,9 @@
-// Rules that contiguous and paged calls share, and the resolution of what they share.
+// Rules that several kinds of calls share, and the resolution of what they share.
 #ifndef FLASHLANE_DISPATCH_CONTRACT_RULES_H_
 #define FLASHLANE_DISPATCH_CONTRACT_RULES_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "dispatch/view.h"
@@ -16,6 +17,7 @@ namespace flashlane {
 struct Sizes {
   int64_t batch, num_heads, num_kv_heads, seqlen_q, seqlen_k, head_dim, head_dim_v;
 };
+Sizes SizesOf(const AttentionInputs& inputs);
 
 // "what value".
 std::string WithValue(const char* what, int64_t value);
@@ -31,9 +33,18 @@ Status CheckGroup(const char* keys, const Sizes& sizes);
 // out [B, Hq, Sq, Dv] and, where present, lse [B, Hq, Sq].
 Status CheckOutputs(const Sizes& sizes, DType q_dtype, const AttentionOutputs& outputs);
 
+// The rules of inputs and parameters, which a call and its gradients share.
+Status CheckOperands(const AttentionInputs& inputs, const AttentionParams& params);
+Status CheckVarlenOperands(const VarlenInputs& inputs, const AttentionParams& params);
+
+// No output shares memory with an input or with another output.
+Status CheckDisjointFrom(const AttentionInputs& inputs, std::initializer_list<NamedView> outputs);
+Status CheckDisjointFrom(const VarlenInputs& inputs, std::initializer_list<NamedView> outputs);
+
 Status CheckQDTypeOrF32(const NamedView& operand, DType q_dtype);
 
-// Outputs of a packed batch as those of one long sequence.
+// A packed batch as one long sequence, without its lengths; and its outputs.
+AttentionInputs PackedAsOne(const VarlenInputs& inputs);
 AttentionOutputs PackedAsOne(const AttentionOutputs& outputs);
 
 // [Hq], q's dtype or F32, where present.

@@ -11,16 +11,6 @@
 namespace flashlane {
 namespace {
 
-AttentionInputs OneSequence(const VarlenInputs& inputs) {
-  AttentionInputs one;
-  one.q = WithBatch(inputs.q);
-  one.k = WithBatch(inputs.k);
-  one.v = WithBatch(inputs.v);
-  one.alibi_slopes = inputs.alibi_slopes;
-  one.sinks = inputs.sinks;
-  return one;
-}
-
 int64_t NumSequences(const VarlenInputs& inputs) { return inputs.cu_seqlens_q.shape[0] - 1; }
 
 Status CheckVarlenLengths(const VarlenInputs& inputs, const AttentionParams& params) {
@@ -53,16 +43,21 @@ Status CheckVarlenLengths(const VarlenInputs& inputs, const AttentionParams& par
 
 }  // namespace
 
-Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
-                   const AttentionOutputs& outputs) {
-  for (const NamedView& operand :
-       {NamedView{"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}, {"out", outputs.out}}) {
+AttentionInputs PackedAsOne(const VarlenInputs& inputs) {
+  AttentionInputs one;
+  one.q = WithBatch(inputs.q);
+  one.k = WithBatch(inputs.k);
+  one.v = WithBatch(inputs.v);
+  one.alibi_slopes = inputs.alibi_slopes;
+  one.sinks = inputs.sinks;
+  return one;
+}
+
+Status CheckVarlenOperands(const VarlenInputs& inputs, const AttentionParams& params) {
+  for (const NamedView& operand : {NamedView{"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}}) {
     if (Status s = CheckView(operand, 3, Inner::kUnit); !s.ok()) return s;
   }
-  if (outputs.lse.present()) {
-    if (Status s = CheckView({"lse", outputs.lse}, 2, Inner::kAny); !s.ok()) return s;
-  }
-  if (Status s = CheckForward(OneSequence(inputs), params, PackedAsOne(outputs)); !s.ok()) return s;
+  if (Status s = CheckOperands(PackedAsOne(inputs), params); !s.ok()) return s;
   const NamedView cu_seqlens_q{"cu_seqlens_q", inputs.cu_seqlens_q};
   if (Status s = CheckView(cu_seqlens_q, 1, Inner::kAny); !s.ok()) return s;
   const int64_t count = NumSequences(inputs);
@@ -70,17 +65,33 @@ Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
   if (Status s = CheckCuSeqlens(cu_seqlens_q, count, inputs.q.shape[0]); !s.ok()) return s;
   const NamedView cu_seqlens_k{"cu_seqlens_k", inputs.cu_seqlens_k};
   if (Status s = CheckCuSeqlens(cu_seqlens_k, count, inputs.k.shape[0]); !s.ok()) return s;
-  if (Status s = CheckVarlenLengths(inputs, params); !s.ok()) return s;
+  return CheckVarlenLengths(inputs, params);
+}
+
+Status CheckDisjointFrom(const VarlenInputs& inputs, std::initializer_list<NamedView> outputs) {
+  if (Status s = CheckDisjointFrom(PackedAsOne(inputs), outputs); !s.ok()) return s;
   return CheckDisjoint({{"cu_seqlens_q", inputs.cu_seqlens_q},
                         {"cu_seqlens_k", inputs.cu_seqlens_k},
                         {"k_len", inputs.k_len},
                         {"q_start", inputs.q_start}},
-                       {"out", outputs.out}, {"lse", outputs.lse});
+                       outputs);
+}
+
+Status CheckVarlen(const VarlenInputs& inputs, const AttentionParams& params,
+                   const AttentionOutputs& outputs) {
+  if (Status s = CheckVarlenOperands(inputs, params); !s.ok()) return s;
+  if (Status s = CheckView({"out", outputs.out}, 3, Inner::kUnit); !s.ok()) return s;
+  if (outputs.lse.present()) {
+    if (Status s = CheckView({"lse", outputs.lse}, 2, Inner::kAny); !s.ok()) return s;
+  }
+  const Sizes sizes = SizesOf(PackedAsOne(inputs));
+  if (Status s = CheckOutputs(sizes, inputs.q.dtype, PackedAsOne(outputs)); !s.ok()) return s;
+  return CheckDisjointFrom(inputs, {{"out", outputs.out}, {"lse", outputs.lse}});
 }
 
 kernels::ForwardArgs ResolveVarlen(const VarlenInputs& inputs, const AttentionParams& params,
                                    const AttentionOutputs& outputs) {
-  kernels::ForwardArgs args = ResolveForward(OneSequence(inputs), params, PackedAsOne(outputs));
+  kernels::ForwardArgs args = ResolveForward(PackedAsOne(inputs), params, PackedAsOne(outputs));
   args.batch = NumSequences(inputs);
   args.cu_seqlens_q = SequenceValuesOf(inputs.cu_seqlens_q, 0);
   args.cu_seqlens_k = SequenceValuesOf(inputs.cu_seqlens_k, 0);

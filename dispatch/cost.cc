@@ -34,6 +34,29 @@ uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_
   return pairs;
 }
 
+// Of all heads of all sequences.
+uint64_t AllVisiblePairs(const kernels::ForwardArgs& args) {
+  uint64_t pairs = 0;
+  for (int64_t b = 0; b < args.batch; ++b) {
+    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
+    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
+    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
+  }
+  return SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads));
+}
+
+uint64_t BackwardFlopsPerPair(const kernels::BackwardArgs& args) {
+  const auto width = static_cast<uint64_t>(args.forward.head_dim);
+  const auto width_v = static_cast<uint64_t>(args.forward.head_dim_v);
+  const bool dq = args.dq.data != nullptr, dk = args.dk.data != nullptr;
+  const uint64_t scores = SaturatingSum(width, dq || dk ? width_v : 0);
+  const uint64_t sums = SaturatingSum(SaturatingProduct(width, uint64_t{dq} + uint64_t{dk}),
+                                      args.dv.data != nullptr ? width_v : 0);
+  // dbias computes S and dP once more.
+  const uint64_t bias = args.dbias != nullptr ? SaturatingSum(width, width_v) : 0;
+  return SaturatingProduct(2, SaturatingSum(SaturatingSum(scores, sums), bias));
+}
+
 // The kv heads of a tile, the queries of its rows, the keys that it may read. A tile may cut
 // through the heads of a query; counting whole queries errs by less than one query.
 struct TileExtent {
@@ -83,14 +106,26 @@ uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
 }
 
 uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
-  uint64_t pairs = 0;
-  for (int64_t b = 0; b < args.batch; ++b) {
-    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
-    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
-    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
-  }
-  return SaturatingProduct(SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads)),
-                           FlopsPerPair(args));
+  return SaturatingProduct(AllVisiblePairs(args), FlopsPerPair(args));
+}
+
+uint64_t BackwardFlops(const kernels::BackwardArgs& args) {
+  return SaturatingProduct(AllVisiblePairs(args.forward), BackwardFlopsPerPair(args));
+}
+
+uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile) {
+  const kernels::ForwardArgs& forward = args.forward;
+  const auto mask = kernels::SequenceMask::Of(forward, kernels::Sequence::Of(forward, tile.batch));
+  const uint64_t pairs =
+      VisiblePairs(mask, tile.q_begin, tile.q_end, {tile.key_begin, tile.key_end});
+  const auto group = static_cast<uint64_t>(forward.group());
+  const uint64_t moved = SaturatingProduct(
+      static_cast<uint64_t>(forward.head_dim) + static_cast<uint64_t>(forward.head_dim_v),
+      SaturatingProduct(static_cast<uint64_t>(tile.q_end - tile.q_begin),
+                        group * kRowOverheadFlops));
+  return SaturatingSum(
+      SaturatingProduct(SaturatingProduct(pairs, group), BackwardFlopsPerPair(args)),
+      pairs == 0 ? 0 : moved);
 }
 
 uint64_t MergeFlops(const kernels::MergeArgs& args, int64_t batch) {

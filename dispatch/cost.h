@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/backward_args.h"
 #include "threading/parallel_for.h"
 
 namespace flashlane {
@@ -31,6 +32,11 @@ inline constexpr uint64_t kRowOverheadFlops = 16;
 // use it: four bytes at 25 bytes per ns.
 inline constexpr uint64_t kKeyElementFlops = 8;
 uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile);
+
+// Of the five products of the backward over visible pairs, without those that nobody asked for;
+// and as TileCost, for a tile of it.
+uint64_t BackwardFlops(const kernels::BackwardArgs& args);
+uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile);
 
 // A task is worth spawning from here on: threading::kMinTaskNanoseconds at 50 flop/ns, about what
 // one core of this decade does in f32.

@@ -30,9 +30,4 @@ Status ThreadLimit(const ExecOptions& options, int* limit) {
   return {};
 }
 
-Status OverFlops(uint64_t flops, const ExecOptions& options) {
-  return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
-                                           ", above " + std::to_string(options.max_flops)};
-}
-
 }  // namespace flashlane

@@ -2,8 +2,6 @@
 #ifndef FLASHLANE_DISPATCH_EXEC_OPTIONS_H_
 #define FLASHLANE_DISPATCH_EXEC_OPTIONS_H_
 
-#include <cstdint>
-
 #include "flashlane/attention.h"
 #include "flashlane/status.h"
 
@@ -11,9 +9,6 @@ namespace flashlane {
 
 // Threads the call may use, at least 1: the options', else the environment's, else the arena's.
 Status ThreadLimit(const ExecOptions& options, int* limit);
-
-// Refuses a call that needs so many.
-Status OverFlops(uint64_t flops, const ExecOptions& options);
 
 // Only building a message or a list can throw, and only before any output is touched.
 template <typename Function>

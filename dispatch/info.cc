@@ -49,6 +49,7 @@ std::vector<KernelInfo> Kernels() {
     KernelInfo info{row.name, row.dtype, row.vectorised, {}};
     for (const Target& target : SupportedTargetList()) {
       if (row.forward != nullptr) info.units.emplace_back(row.forward(target.bit).unit);
+      if (row.backward != nullptr) info.units.emplace_back(row.backward(target.bit).unit);
     }
     kernels.push_back(std::move(info));
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dispatch/attention_run.h"
 #include "dispatch/contract_kv_cache.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"

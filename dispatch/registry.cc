@@ -83,6 +83,30 @@ constexpr KernelRow RopeRow(DType dtype) {
           .rope = &kernels::Rope<T>};
 }
 
+template <typename T>
+constexpr KernelRow BackwardRow(DType dtype) {
+  return {.name = "attention_flash_backward",
+          .operation = Operation::kBackward,
+          .kernel = Kernel::kFlash,
+          .dtype = dtype,
+          .vectorised = true,
+          .backward = &kernels::AttentionFlashBackward<T>};
+}
+
+template <typename T>
+kernels::BackwardEntry NaiveBackward(int64_t /*target*/) {
+  return kernels::AttentionNaiveBackward<T>();
+}
+
+template <typename T>
+constexpr KernelRow NaiveBackwardRow(DType dtype) {
+  return {.name = "attention_backward_naive",
+          .operation = Operation::kBackward,
+          .kernel = Kernel::kNaive,
+          .dtype = dtype,
+          .backward = &NaiveBackward<T>};
+}
+
 // Rows of one operation are neighbours.
 constexpr KernelRow kRows[] = {
     FlashRow<float>(DType::kF32),
@@ -101,6 +125,14 @@ constexpr KernelRow kRows[] = {
     PagedNaiveRow<double>(DType::kF64),
     PagedNaiveRow<hwy::bfloat16_t>(DType::kBF16),
     PagedNaiveRow<hwy::float16_t>(DType::kF16),
+    BackwardRow<float>(DType::kF32),
+    BackwardRow<double>(DType::kF64),
+    BackwardRow<hwy::bfloat16_t>(DType::kBF16),
+    BackwardRow<hwy::float16_t>(DType::kF16),
+    NaiveBackwardRow<float>(DType::kF32),
+    NaiveBackwardRow<double>(DType::kF64),
+    NaiveBackwardRow<hwy::bfloat16_t>(DType::kBF16),
+    NaiveBackwardRow<hwy::float16_t>(DType::kF16),
     MergeRow<float>(DType::kF32),
     MergeRow<double>(DType::kF64),
     MergeRow<hwy::bfloat16_t>(DType::kBF16),

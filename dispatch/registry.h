@@ -13,24 +13,26 @@
 namespace flashlane {
 
 enum class Operation : uint8_t {
-  kForward,  // Attention, AttentionVarlen
-  kPaged,    // AttentionPaged
-  kMerge,    // MergeStates
-  kCache,    // KvAppend, KvCopyBlocks, KvSwapBlocks
-  kRope,     // ApplyRope, and KvAppend where it rotates
+  kForward,   // Attention, AttentionVarlen
+  kPaged,     // AttentionPaged
+  kMerge,     // MergeStates
+  kCache,     // KvAppend, KvCopyBlocks, KvSwapBlocks
+  kBackward,  // AttentionBackward, AttentionVarlenBackward
+  kRope,      // ApplyRope, and KvAppend where it rotates
 };
 
 struct KernelRow {
   const char* name;
   Operation operation;
-  Kernel kernel;  // of kForward and kPaged
+  Kernel kernel;  // of kForward, kPaged and kBackward
   DType dtype;
   kernels::ForwardEntry (*forward)(int64_t target) = nullptr;  // of kForward and kPaged
   kernels::MergeEntry (*merge)(int64_t target) = nullptr;      // of kMerge
   bool vectorised = false;                                     // the entry differs per target
   kernels::KvAppendEntry (*kv_append)() = nullptr;             // of kCache, one of the two
   kernels::KvBlocksEntry (*kv_blocks)() = nullptr;
-  kernels::RopeEntry (*rope)(int64_t target) = nullptr;  // of kRope
+  kernels::BackwardEntry (*backward)(int64_t target) = nullptr;  // of kBackward
+  kernels::RopeEntry (*rope)(int64_t target) = nullptr;          // of kRope
 };
 
 std::span<const KernelRow> Registry();
@@ -39,8 +41,10 @@ std::span<const KernelRow> Registry();
 std::span<const KernelRow> KernelsOf(Operation operation);
 inline std::span<const KernelRow> ForwardKernels() { return KernelsOf(Operation::kForward); }
 inline std::span<const KernelRow> PagedKernels() { return KernelsOf(Operation::kPaged); }
+inline std::span<const KernelRow> BackwardKernels() { return KernelsOf(Operation::kBackward); }
 
-// The row of Attention or AttentionPaged, or that of MergeStates; null where there is none.
+// The row of Attention, AttentionPaged or the backward, or that of MergeStates; null where there is
+// none.
 const KernelRow* FindKernel(Kernel kernel, DType dtype, Operation operation = Operation::kForward);
 const KernelRow* FindMerge(DType dtype);
 const KernelRow* FindKernel(std::string_view name, DType dtype);  // any row

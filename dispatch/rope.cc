@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dispatch/attention_run.h"
 #include "dispatch/contract_rope.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"

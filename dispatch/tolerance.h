@@ -24,6 +24,23 @@
 // For F64 the truth is an f64 evaluation too and both floors count twice. A row whose scores may
 // overflow f32 on the way is not judged.
 //
+// Gradients, from the same analysis with rho_i the relative error of the weights of query row i
+// (the bound of lse and delta_j above, together; of dP = dout v^T and of delta = sum(dout out) the
+// absolute errors are those of their dot products, and what the error of out does to delta):
+//   |error of dS_ij| <= rho_i |dS_ij| + p_ij (|error of dP_ij| + |error of delta_i|)
+//   |error of dq_i|  <= |scale| sum_j |error of dS_ij| |k_j|    dk, dv, dbias, dsinks likewise
+// where what is independent from term to term adds up as root of squares (3 standard deviations,
+// estimated from random signs) and the rest as it stands. 1 - tanh^2 adds 4 u to the errors of dP
+// and delta. Of BF16 and F16 out may have been rounded before delta: 3 sqrt(sum_d (dout_d
+// rounding of out_d)^2) of its error, which does not average out over rows. Of BF16 p and dS may
+// have been rounded for their products, as p above. rho is capped at 2^-5. With these bounds for
+// random roundings, of f32 half of each (the oracle's own error shows where that is too little; of
+// F64 there is none, and all counts),
+//   tolerance = 3 min(error of the oracle with an f32 accumulator,
+//                     4 sqrt(longest sum) bound, of BF16 and F16 2 bound, + rounding of the result)
+//             + bound + rounding of the result
+// per row of the gradient; a row that nothing contributes to must be exactly 0.
+//
 // NaN, +inf and -inf must stand exactly where the truth, rounded to the result's dtype, has them; a
 // row whose lse is -inf must be 0.
 #ifndef FLASHLANE_DISPATCH_TOLERANCE_H_
@@ -34,6 +51,7 @@
 #include <vector>
 
 #include "flashlane/attention.h"
+#include "flashlane/backward.h"
 #include "flashlane/paged.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
@@ -66,6 +84,31 @@ Status MakePagedReference(const PagedInputs& inputs, const AttentionParams& para
                           const ForwardAnswers& answers, int num_threads,
                           ForwardReference* reference);
 
+// Answers of a backward call, in f64. Absent = the oracle's.
+struct BackwardAnswers {
+  ConstTensorView dq;
+  ConstTensorView dk;
+  ConstTensorView dv;
+};
+
+// The truth for one gradient: row-major, of its operand's shape.
+struct GradientReference {
+  const char* name = "";
+  int rank = 0;  // 0: the call has no such operand
+  std::int64_t shape[kMaxRank] = {};
+  std::vector<double> values;
+  std::vector<double> row_tolerance;  // per row; without the rounding of the result
+};
+
+struct BackwardReference {
+  GradientReference dq, dk, dv, dbias, dsinks;
+};
+
+// The truth for a backward call; as MakeForwardReference. Kept results are not looked at.
+Status MakeBackwardReference(const BackwardInputs& inputs, const AttentionParams& params,
+                             const BackwardAnswers& answers, int num_threads,
+                             BackwardReference* reference);
+
 struct Comparison {
   bool agrees = true;
   double max_error = 0;  // largest absolute error of any element
@@ -81,6 +124,7 @@ struct Comparison {
 // Compare a result of any attention dtype and any strides with the truth.
 Comparison CompareOut(const ForwardReference& reference, const ConstTensorView& out);
 Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& lse);
+Comparison CompareGradient(const GradientReference& reference, const ConstTensorView& gradient);
 
 // Of an element of ApplyRope whose value is `value`, the sum of two products whose magnitudes add
 // up to `magnitude`: a rounding of each product and of the sum in the type that is computed in, and

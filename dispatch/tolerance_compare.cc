@@ -12,13 +12,15 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One of the two outputs as the reference has it; lse counts as [B, Hq, Sq, 1].
+// An output as the reference has it; lse counts as [B, Hq, Sq, 1], dsinks as [1, 1, Hq, 1].
 struct Expected {
   const char* name;
   int rank;
   std::int64_t shape[4];
   const std::vector<double>& values;
   const std::vector<double>& row_tolerance;
+
+  int first_dim() const { return rank == 1 ? 2 : 0; }  // of those four
 };
 
 struct Element {
@@ -56,7 +58,7 @@ Element Judge(double got, double truth, double row_tolerance, DType dtype) {
 std::string Describe(const Expected& expected, const Comparison& at, const Element& element) {
   std::string text = std::string(expected.name) + "[";
   for (int d = 0; d < expected.rank; ++d) {
-    text += (d > 0 ? "," : "") + std::to_string(at.index[d]);
+    text += (d > 0 ? "," : "") + std::to_string(at.index[expected.first_dim() + d]);
   }
   char numbers[160];
   std::snprintf(numbers, sizeof numbers, "] is %.9g, expected %.9g: error %.3g, tolerance %.3g",
@@ -72,18 +74,28 @@ Comparison WrongShape(const Expected& expected) {
   return result;
 }
 
-Comparison Compare(const Expected& expected, const ConstTensorView& got,
-                   const std::vector<double>* lse) {
+// With four dimensions, the innermost one the width of a row.
+ConstTensorView Padded(const Expected& expected, const ConstTensorView& view) {
+  ConstTensorView padded = view;
+  if (view.rank == 4) return padded;
+  padded.rank = 4;
+  const int first = expected.first_dim();
+  for (int d = 0; d < 4; ++d) {
+    const bool given = d >= first && d < first + view.rank;
+    padded.shape[d] = given ? view.shape[d - first] : 1;
+    padded.strides[d] = given ? view.strides[d - first] : 1;
+  }
+  return padded;
+}
+
+// is_empty says of which rows every element must be exactly 0.
+template <typename IsEmpty>
+Comparison Compare(const Expected& expected, const ConstTensorView& got, const IsEmpty& is_empty) {
   if (got.rank != expected.rank || !IsAttentionDType(got.dtype) ||
       !std::equal(got.shape, got.shape + got.rank, expected.shape)) {
     return WrongShape(expected);
   }
-  ConstTensorView padded = got;
-  if (padded.rank == 3) {
-    padded.shape[3] = 1;
-    padded.strides[3] = 1;
-    padded.rank = 4;
-  }
+  const ConstTensorView padded = Padded(expected, got);
   const TensorReader reader(padded);
   const std::int64_t width = reader.size(3);
   const std::int64_t rows = static_cast<std::int64_t>(expected.row_tolerance.size());
@@ -94,11 +106,11 @@ Comparison Compare(const Expected& expected, const ConstTensorView& got,
     const std::int64_t h = row / reader.size(2) % reader.size(1);
     const std::int64_t b = row / reader.size(2) / reader.size(1);
     const auto r = static_cast<std::size_t>(row);
-    const bool empty = lse != nullptr && (*lse)[r] == -kInfinity;
+    const bool empty = is_empty(r);
     for (std::int64_t d = 0; d < width; ++d) {
       const double truth = expected.values[static_cast<std::size_t>(row * width + d)];
       Element element = Judge(reader.At(b, h, i, d), truth, expected.row_tolerance[r], got.dtype);
-      // A row that sees no key is zero, not nearly zero.
+      // Zero, not nearly zero.
       if (empty && element.got != 0.0) element.error = element.fraction = kInfinity;
       result.max_error = std::max(result.max_error, element.error);
       if ((row == 0 && d == 0) || element.fraction > worst.fraction) {
@@ -118,16 +130,28 @@ Comparison Compare(const Expected& expected, const ConstTensorView& got,
 
 }  // namespace
 
+// A row that sees no key is zero.
 Comparison CompareOut(const ForwardReference& reference, const ConstTensorView& out) {
   const std::int64_t* s = reference.shape;
   return Compare({"out", 4, {s[0], s[1], s[2], s[3]}, reference.out, reference.out_row_tolerance},
-                 out, &reference.lse);
+                 out, [&](std::size_t row) { return reference.lse[row] == -kInfinity; });
 }
 
 Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& lse) {
   const std::int64_t* s = reference.shape;
   return Compare({"lse", 3, {s[0], s[1], s[2], 1}, reference.lse, reference.lse_row_tolerance}, lse,
-                 nullptr);
+                 [](std::size_t) { return false; });
+}
+
+// A row of no tolerance is one that nothing contributes to.
+Comparison CompareGradient(const GradientReference& reference, const ConstTensorView& gradient) {
+  const std::int64_t* s = reference.shape;
+  return Compare({reference.name,
+                  reference.rank,
+                  {s[0], s[1], s[2], s[3]},
+                  reference.values,
+                  reference.row_tolerance},
+                 gradient, [&](std::size_t row) { return reference.row_tolerance[row] == 0; });
 }
 
 double RopeTolerance(DType dtype, double magnitude, double value) {

@@ -14,32 +14,6 @@ namespace {
 
 constexpr double kOracleFactor = 2.0;
 constexpr double kOutCap = 0x1p-7;
-constexpr double kLog2E = 1.4426950408889634;  // kernels may work in powers of two
-constexpr double kWeightRounding = 6.0;
-constexpr double kWeightError = 0x1p-13;
-constexpr double kScoreSteps = 4.0;  // scale, softcap, ALiBi, bias; exp and log take their share
-
-double FiniteNorm(const double* row, std::int64_t size) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < size; ++i) sum += std::isfinite(row[i]) ? row[i] * row[i] : 0.0;
-  return std::sqrt(sum);
-}
-
-double FiniteMax(const double* row, std::int64_t size) {
-  double largest = 0;
-  for (std::int64_t i = 0; i < size; ++i) {
-    if (std::isfinite(row[i])) largest = std::max(largest, std::abs(row[i]));
-  }
-  return largest;
-}
-
-// One random bit per column and key (SplitMix64's finalizer).
-double SignOf(std::int64_t key, std::int64_t column) {
-  std::uint64_t z = (static_cast<std::uint64_t>(key) + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return ((z >> 31 ^ z) >> column & 1) != 0 ? 1.0 : -1.0;
-}
 
 // What the bounds need of one row.
 struct RowMagnitudes {
@@ -71,17 +45,6 @@ Bounds RowBounds(const RowMagnitudes& row, double u, const Growth& growth, doubl
   const double both = row.max_v + row.max_out;
   return {u * (dot * (row.product + row.norm_k * row.max_out) + later * both),
           u * (dot * row.norm_k + later)};
-}
-
-// Largest difference where both are finite: what is not finite has rules of its own.
-double LargestError(const double* a, const double* b, std::int64_t size) {
-  double largest = 0;
-  for (std::int64_t i = 0; i < size; ++i) {
-    if (std::isfinite(a[i]) && std::isfinite(b[i])) {
-      largest = std::max(largest, std::abs(a[i] - b[i]));
-    }
-  }
-  return largest;
 }
 
 RowMagnitudes MagnitudesOf(const Gathered& from, std::int64_t row, const double* q_row) {
@@ -184,6 +147,38 @@ Status TakeAnswers(const ForwardAnswers& answers, ForwardReference* reference) {
 }
 
 }  // namespace
+
+double FiniteNorm(const double* row, std::int64_t size) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < size; ++i) sum += std::isfinite(row[i]) ? row[i] * row[i] : 0.0;
+  return std::sqrt(sum);
+}
+
+double FiniteMax(const double* row, std::int64_t size) {
+  double largest = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    if (std::isfinite(row[i])) largest = std::max(largest, std::abs(row[i]));
+  }
+  return largest;
+}
+
+// SplitMix64's finalizer.
+double SignOf(std::int64_t key, std::int64_t column) {
+  std::uint64_t z = (static_cast<std::uint64_t>(key) + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return ((z >> 31 ^ z) >> column & 1) != 0 ? 1.0 : -1.0;
+}
+
+double LargestError(const double* a, const double* b, std::int64_t size) {
+  double largest = 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    if (std::isfinite(a[i]) && std::isfinite(b[i])) {
+      largest = std::max(largest, std::abs(a[i] - b[i]));
+    }
+  }
+  return largest;
+}
 
 void FillExtras(const KeyRows& rows, std::int64_t j) {
   double* extras = rows.v + rows.head_dim_v;

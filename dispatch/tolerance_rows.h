@@ -18,6 +18,19 @@ namespace flashlane {
 // hold max_d |v_jd| with a random sign each: the mean of their squares estimates
 // sum_j p_j^2 max_d |v_jd|^2 (Hutchinson 1990), which no weighted sum gives exactly.
 inline constexpr std::int64_t kNumSigned = 8;
+// One random bit per column and key, as a sign.
+double SignOf(std::int64_t key, std::int64_t column);
+
+// Of the finite elements: what is not finite has rules of its own.
+double FiniteNorm(const double* row, std::int64_t size);
+double FiniteMax(const double* row, std::int64_t size);
+double LargestError(const double* a, const double* b, std::int64_t size);
+
+inline constexpr double kLog2E = 1.4426950408889634;  // kernels may work in powers of two
+inline constexpr double kWeightRounding = 6.0;        // of BF16, see tolerance.h; and kWeightError
+inline constexpr double kWeightError = 0x1p-13;
+inline constexpr double kScoreSteps = 4.0;  // scale, softcap, ALiBi, bias; exp and log take theirs
+
 enum Extra : std::int64_t { kMaxV, kNormK, kProduct, kSigned, kNumExtras = kSigned + kNumSigned };
 
 // Fills the columns behind one row of v, of key j.

@@ -212,19 +212,25 @@ bool SameView(const ConstTensorView& x, const ConstTensorView& y) {
          std::equal(x.strides, x.strides + x.rank, y.strides);
 }
 
-Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
-                     const NamedView& lse) {
-  const auto shares = [](const NamedView& output, const NamedView& other) {
-    return output.view.present() && other.view.present() && MayOverlap(output.view, other.view);
-  };
-  const auto refuse = [](const NamedView& output, const NamedView& other) {
+Status CheckDisjoint(std::initializer_list<NamedView> inputs,
+                     std::initializer_list<NamedView> outputs) {
+  const auto check = [](const NamedView& output, const NamedView& other) {
+    const bool both = output.view.present() && other.view.present();
+    if (!both || !MayOverlap(output.view, other.view)) return Status();
     return Invalid(output.name, std::string("shares memory with ") + other.name);
   };
   for (const NamedView& input : inputs) {
-    if (shares(out, input)) return refuse(out, input);
-    if (shares(lse, input)) return refuse(lse, input);
+    for (const NamedView& output : outputs) {
+      if (Status s = check(output, input); !s.ok()) return s;
+    }
   }
-  return shares(lse, out) ? refuse(lse, out) : Status();
+  for (const NamedView& output : outputs) {
+    for (const NamedView& before : outputs) {
+      if (&before == &output) break;
+      if (Status s = check(output, before); !s.ok()) return s;
+    }
+  }
+  return {};
 }
 
 int64_t StrideOf(const ConstTensorView& view, int dim) {

@@ -47,9 +47,9 @@ bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
 // Whether the two views are one and the same.
 bool SameView(const ConstTensorView& x, const ConstTensorView& y);
 
-// No output shares memory with an input, or with the other output; absent views share with nobody.
-Status CheckDisjoint(std::initializer_list<NamedView> inputs, const NamedView& out,
-                     const NamedView& lse);
+// No output shares memory with an input, or with another output; absent views share with nobody.
+Status CheckDisjoint(std::initializer_list<NamedView> inputs,
+                     std::initializer_list<NamedView> outputs);
 
 // [total, heads, width] as [1, heads, total, width]; [heads, total] as [1, heads, total].
 template <typename View>

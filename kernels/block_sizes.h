@@ -72,6 +72,39 @@ constexpr FlashBlocks ChooseAmxBlocks(int64_t head_dim, int64_t head_dim_v, int6
   return {rows / panel_rows * panel_rows, kBlockK, kChunkK};
 }
 
+struct BackwardBlocks {
+  int64_t block_q;  // rows that are packed at once; a multiple of the panel
+  int64_t block_k;  // keys whose P and dS are kept at once; blocks start at multiples of it
+};
+
+// See the cost argument of backward-inl.h.
+constexpr BackwardBlocks ChooseBackwardBlocks(int64_t head_dim, int64_t head_dim_v,
+                                              int64_t panel_rows, int64_t element_bytes) {
+  // Whole register tiles; 96 keys of a panel (64 rows * 4 bytes) are 24 KiB, half of L1.
+  constexpr int64_t kMaxKeys = 96;
+  constexpr int64_t kMinKeys = 24;
+  constexpr int64_t kKeyBytes = 128 * 1024;
+  // Q^T, dO^T and dQ^T, Q and dO: two thirds of a 1 MiB L2, so that K, V, P and dS of a block stay
+  // beside them.
+  constexpr int64_t kRowsBytes = 640 * 1024;
+  constexpr int64_t kMaxRows = 256;
+  const int64_t keys = kKeyBytes / ((head_dim + head_dim_v) * element_bytes);
+  const int64_t row_bytes = (3 * head_dim + 2 * head_dim_v) * element_bytes;
+  const int64_t rows =
+      std::clamp(kRowsBytes / row_bytes, panel_rows, std::max(kMaxRows, panel_rows));
+  return {rows / panel_rows * panel_rows, std::clamp(keys, kMinKeys, kMaxKeys) / 6 * 6};
+}
+
+// Queries and keys per unit of the backward: the fewer units, the less often rows are packed; but
+// tiles of one phase are what threads share.
+inline constexpr int64_t kMinPieceLength = 512;
+inline constexpr int64_t kMaxPieces = 16;
+constexpr int64_t PieceLength(int64_t length, int64_t granule) {
+  const int64_t pieces = std::clamp<int64_t>(length / kMinPieceLength, 1, kMaxPieces);
+  const int64_t even = std::max<int64_t>((length + pieces - 1) / pieces, 1);
+  return (even + granule - 1) / granule * granule;
+}
+
 // In the fast domain, rescale a row's accumulators only when its maximum has grown by more than
 // this many powers of two: until then p <= 2^8, which costs an f32 sum no precision and saves most
 // of the multiplications. Should O overflow by it, the row is computed again in the exact domain.

@@ -78,7 +78,7 @@ class FlashTile {
   }
 
   void Run() {
-    if (NeedsExactDomain()) {
+    if (NeedsExactDomain(args_, Unit::kFoldsScale)) {
       Sweep<Domain::kExact>();
       StoreRows<Domain::kExact>(/*only_suspects=*/false);
       return;
@@ -111,19 +111,6 @@ class FlashTile {
     // The sign goes into q, so that the largest product has the largest score.
     return {std::signbit(scale) ? C{-1} : C{1}, static_cast<C>(std::fabs(scale)),
             static_cast<C>(std::fabs(scale) * kLog2E)};
-  }
-
-  bool NeedsExactDomain() const {
-    // Below, folding the scale into q could lose q to underflow. Above, where scale * log2(e) > 1,
-    // a score could overflow to -inf, which looks like a masked one, although it is finite in
-    // itself.
-    constexpr double kMinScale = 1.0 / 65536, kMaxScale = kLn2;
-    const double scale = std::fabs(args_.softmax_scale);
-    // 0 is exact when folded; afterwards, 0 * -inf would not be.
-    const bool zero_is_fast = Unit::kFoldsScale;
-    return args_.softcap != 0.0 || args_.alibi_slopes.data != nullptr ||
-           args_.bias.data != nullptr || args_.mask.data != nullptr ||
-           ((scale != 0.0 || !zero_is_fast) && (scale < kMinScale || scale > kMaxScale));
   }
 
   template <Domain kDomain>
@@ -215,30 +202,11 @@ class FlashTile {
     unit_.template Scores<kVecs>(work.panel, work.span, scores);
     if constexpr (kDomain == Domain::kExact) {
       const PanelTerms<T, Panel> panel_terms(args_, rows_, scratch_);
-      ScoreTerms<C> terms = panel_terms.Fill(work);
-      terms.scale = factors.terms;
-      if (terms.softcap != 0) {
-        // A tiny softcap makes the quotient infinite; tanh has long been 1 there.
-        constexpr C kMost = std::numeric_limits<C>::max();
-        terms.scale_by_softcap = std::clamp(factors.terms / terms.softcap, -kMost, kMost);
-      }
+      const ScoreTerms<C> terms = panel_terms.Fill(work, factors.terms);
       C* at = scores + (work.keys.begin - work.span.begin) * Panel::kRows;
       ApplyScoreTerms<Panel, kVecs>(terms, work.keys.size(), at);
     }
-    MaskPanel<kVecs>(work, scores);
-  }
-
-  // Only the keys that some row of the panel does not see are touched.
-  template <size_t kVecs>
-  void MaskPanel(const PanelStep& work, C* scores) {
-    const KeyRange all = rows_.VisibleToAll(work.range);
-    const int64_t first = work.span.begin;
-    const int64_t begin = std::clamp(all.begin, first, work.span.end);
-    const int64_t end = std::clamp(all.end, begin, work.span.end);
-    if (begin == first && end == work.span.end) return;
-    const RowLimits<C> limits = rows_.Limits(work, scratch_);
-    ApplyRowLimits<Panel, kVecs>(limits, 0, begin - first, scores);
-    ApplyRowLimits<Panel, kVecs>(limits, end - first, work.span.size(), scores);
+    MaskPanel<kVecs>(rows_, work, scratch_, scores);
   }
 
   // Weighed keys whose values are still to be added to O.

@@ -32,10 +32,26 @@ class Carver {
   size_t offset_ = 0;
 };
 
+// What the terms of one panel's scores are made in.
+template <class Panel>
+struct TermScratch {
+  using C = typename Panel::C;
+
+  void TakeFrom(Carver* carver, int64_t keys) {
+    additive = carver->Take<C>(keys * Panel::kRows);
+    lane_a = carver->Take<C>(Panel::kRows);
+    lane_b = carver->Take<C>(Panel::kRows);
+  }
+
+  C* additive;  // [keys][kRows]: bias and mask
+  C* lane_a;    // [kRows]: first visible key, or ALiBi slope
+  C* lane_b;    // [kRows]: last visible key, or position
+};
+
 // What every unit needs: the results so far and the scores of one panel. Panels are
 // [rows of the matrix][kRows query rows].
 template <class Panel>
-struct FlashScratch {
+struct FlashScratch : TermScratch<Panel> {
   using C = typename Panel::C;
 
   // `o_rows`: head_dim_v, or more where the unit stores whole tiles.
@@ -49,12 +65,10 @@ struct FlashScratch {
     if (rounds_weights) exact_l = carver->Take<C>(rows);
     suspect = carver->Take<uint8_t>(rows);
     scores = carver->Take<C>((whole_blocks ? blocks.block_k : blocks.chunk_k) * Panel::kRows);
-    additive = carver->Take<C>(blocks.chunk_k * Panel::kRows);
+    this->TakeFrom(carver, blocks.chunk_k);
     hidden = carver->Take<C>(blocks.block_k * Panel::kRows);
     scale[0] = carver->Take<C>(Panel::kRows);
     scale[1] = carver->Take<C>(Panel::kRows);
-    lane_a = carver->Take<C>(Panel::kRows);
-    lane_b = carver->Take<C>(Panel::kRows);
   }
 
   void Reset() {
@@ -72,11 +86,8 @@ struct FlashScratch {
   C* exact_l = nullptr;  // [rows], where weights are rounded
   uint8_t* suspect;      // [rows]
   C* scores;             // [chunk_k or block_k][kRows]
-  C* additive;           // [chunk_k][kRows]: bias and mask
   C* hidden;             // [block_k][kRows]: a copy of the scores where V needs selection
   C* scale[2];           // [kRows] each: of the last two rescalings
-  C* lane_a;             // [kRows]: first visible key, or ALiBi slope
-  C* lane_b;             // [kRows]: last visible key, or position
 };
 
 }  // namespace flashlane::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/backward_args.h"
 #include "kernels/kv_args.h"
 #include "kernels/rope_args.h"
 
@@ -29,6 +30,30 @@ struct ForwardEntry {
   void (*run)(const ForwardArgs& args, const Tile& tile, void* scratch) = nullptr;
   const char* unit = "";  // what multiplies: "fma", "bf16 dot", "amx"; "scalar"
   StreamEntry streams;    // nulls where the kernel neither streams nor splits keys
+};
+
+// In this order, each whole before the next begins: delta for all rows (where the plan needs the
+// forward's results) and clear for all keys, run for all tiles phase by phase (BackwardPlan),
+// finish for all rows and keys. bias and sinks need delta only. All write only what their unit owns
+// and allocate nothing.
+struct BackwardEntry {
+  // For one sequence: lengths differ from sequence to sequence.
+  BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
+  // delta of the tile's rows (as ForwardEntry's tiles: of one kv head), and zeros in their dq_sum.
+  void (*delta)(const BackwardArgs& args, const Tile& tile) = nullptr;
+  // Zeros in dk_sum and dv_sum of keys [row_begin, row_end) of one kv head: of all the sequence
+  // has, dead ones too.
+  void (*clear)(const BackwardArgs& args, const Tile& tile) = nullptr;
+  void (*run)(const BackwardArgs& args, const BackwardTile& tile, void* scratch) = nullptr;
+  // Sums to gradients where the types differ: of the tile's rows, and of keys
+  // [row_begin, row_end). Null where they do not.
+  void (*finish_queries)(const BackwardArgs& args, const Tile& tile) = nullptr;
+  void (*finish_keys)(const BackwardArgs& args, const Tile& tile) = nullptr;
+  // The tile's elements of dbias, summed over all that bias broadcasts, in a fixed order.
+  void (*bias)(const BackwardArgs& args, const BiasTile& tile, void* scratch) = nullptr;
+  // dsinks of one query head, summed over all sequences.
+  void (*sinks)(const BackwardArgs& args, int64_t head) = nullptr;
+  const char* unit = "";
 };
 
 // Merges rows [row_begin, row_end).
@@ -71,6 +96,13 @@ StreamEntry AttentionStream(int64_t target);
 // The scalar oracle; T is float, double, hwy::bfloat16_t or hwy::float16_t. Same on every target.
 template <typename T>
 ForwardEntry AttentionNaive();
+
+// Gradients by recompute; T and target as for AttentionFlash.
+template <typename T>
+BackwardEntry AttentionFlashBackward(int64_t target);
+// Its scalar oracle: one tile per kv head.
+template <typename T>
+BackwardEntry AttentionNaiveBackward();
 
 // Union of two partial results; T as for AttentionFlash.
 template <typename T>

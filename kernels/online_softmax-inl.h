@@ -49,6 +49,7 @@ struct ScoreTerms {
   const C* row_offsets = nullptr;  // [kRows]: positions of the rows
   C first_key = 0;                 // position of the first key, relative to the same key
   const C* additive = nullptr;     // [keys][kRows]: bias, -inf where masked; null = none
+  C* softcap_slope = nullptr;      // out: [keys][kRows], 1 - tanh^2; null = not wanted
 };
 
 // Keys of a panel that each row sees, as offsets from the panel's first key: first <= key < last.
@@ -74,6 +75,14 @@ HWY_NOINLINE void ApplyScoreTerms(const ScoreTerms<C>& terms, int64_t keys, C* s
     for (size_t v = 0; v < kVecs; ++v) s[v] = hn::Mul(hn::Load(d, row + v * lanes), factor);
     if (terms.softcap != 0) {
       Tanh(d, s);
+      if (terms.softcap_slope != nullptr) {
+        const auto one = hn::Set(d, C{1});
+        HWY_UNROLL(4)
+        for (size_t v = 0; v < kVecs; ++v) {
+          const auto slope = hn::Mul(hn::Sub(one, s[v]), hn::Add(one, s[v]));
+          hn::Store(slope, d, terms.softcap_slope + j * Panel::kRows + v * lanes);
+        }
+      }
       HWY_UNROLL(4)
       for (size_t v = 0; v < kVecs; ++v) s[v] = hn::Mul(softcap, s[v]);
     }

@@ -71,11 +71,25 @@ class TileRows {
     return mask_.VisibleToAll(Query(range.begin), Query(range.end - 1) + 1);
   }
 
-  // Q^T of every panel, `width` elements of a row each; panels are `stride` elements apart.
+  // Q^T of every panel.
+  template <typename T, class Pack, typename E>
+  void PackQueries(const Pack& pack, int64_t width, int64_t stride, E* packed) const {
+    PackRows<T>(RowSource{args_.q, args_.q_strides}, pack, width, stride, packed);
+  }
+
+  // An operand with one row per query and head.
+  struct RowSource {
+    const void* data;
+    const RowStrides& strides;
+  };
+
+  // The rows of every panel transposed, `width` elements of each; panels are `stride` elements
+  // apart.
   // pack.Load(row, at) gives elements [at, at + kLanes) as a vector, pack.One(row, at) element at;
   // vectors are loaded from the first pack.whole elements only.
   template <typename T, class Pack, typename E>
-  void PackQueries(const Pack& pack, int64_t width, int64_t stride, E* packed) const {
+  void PackRows(const RowSource& source, const Pack& pack, int64_t width, int64_t stride,
+                E* packed) const {
     const hn::ScalableTag<E> d;
     static_assert(hn::MaxLanes(hn::ScalableTag<E>()) == kLanes);
     for (int64_t panel = 0; panel < num_panels(); ++panel) {
@@ -84,7 +98,7 @@ class TileRows {
       for (int64_t lane = 0; lane < range.size(); lane += kLanes) {
         const T* rows[kLanes];  // missing rows repeat the last; their lanes are never looked at
         for (int64_t i = 0; i < kLanes; ++i) {
-          rows[i] = RowPointer<const T>(args_.q, args_.q_strides,
+          rows[i] = RowPointer<const T>(source.data, source.strides,
                                         std::min(range.begin + lane + i, range.end - 1));
         }
         int64_t at = 0;
@@ -104,7 +118,7 @@ class TileRows {
   }
 
   // Fills the per-lane limits for the span of `work`; lanes without a row see nothing.
-  RowLimits<C> Limits(const PanelStep& work, const FlashScratch<Panel>& scratch) const {
+  RowLimits<C> Limits(const PanelStep& work, const TermScratch<Panel>& scratch) const {
     std::fill(scratch.lane_a, scratch.lane_a + kRows, C{0});
     std::fill(scratch.lane_b, scratch.lane_b + kRows, C{0});
     for (int64_t r = work.range.begin; r < work.range.end; ++r) {

@@ -8,8 +8,10 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
@@ -25,19 +27,56 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Whether scores must be natural numbers, because something is added to them or because the scale
+// times log2(e) is no factor to fold into q (`folds_scale`) or into the weights.
+inline bool NeedsExactDomain(const ForwardArgs& args, bool folds_scale) {
+  // Below, folding the scale into q could lose q to underflow. Above, where scale * log2(e) > 1,
+  // a score could overflow to -inf, which looks like a masked one, although it is finite in
+  // itself.
+  constexpr double kMinScale = 1.0 / 65536, kMaxScale = kLn2;
+  const double scale = std::fabs(args.softmax_scale);
+  // 0 is exact when folded; afterwards, 0 * -inf would not be.
+  const bool zero_is_fast = folds_scale;
+  return args.softcap != 0.0 || args.alibi_slopes.data != nullptr || args.bias.data != nullptr ||
+         args.mask.data != nullptr ||
+         ((scale != 0.0 || !zero_is_fast) && (scale < kMinScale || scale > kMaxScale));
+}
+
+// -inf where a row does not see a key of work.span. Only the keys that some row of the panel does
+// not see are touched.
+template <size_t kVecs, class Panel, typename C = typename Panel::C>
+HWY_INLINE void MaskPanel(const TileRows<Panel>& rows, const PanelStep& work,
+                          const TermScratch<Panel>& scratch, C* scores) {
+  const KeyRange all = rows.VisibleToAll(work.range);
+  const int64_t first = work.span.begin;
+  const int64_t begin = std::clamp(all.begin, first, work.span.end);
+  const int64_t end = std::clamp(all.end, begin, work.span.end);
+  if (begin == first && end == work.span.end) return;
+  const RowLimits<C> limits = rows.Limits(work, scratch);
+  ApplyRowLimits<Panel, kVecs>(limits, 0, begin - first, scores);
+  ApplyRowLimits<Panel, kVecs>(limits, end - first, work.span.size(), scores);
+}
+
 template <typename T, class Panel>
 class PanelTerms {
  public:
   using C = typename Panel::C;
 
   PanelTerms(const ForwardArgs& args, const TileRows<Panel>& rows,
-             const FlashScratch<Panel>& scratch)
+             const TermScratch<Panel>& scratch)
       : args_(args), rows_(rows), scratch_(scratch) {}
 
-  // Fills the per-lane and per-score terms for the keys of `work`.
-  ScoreTerms<C> Fill(const PanelStep& work) const {
+  // Fills the per-lane and per-score terms for the keys of `work`. `scale`: what turns the product
+  // into a natural score.
+  ScoreTerms<C> Fill(const PanelStep& work, C scale) const {
     ScoreTerms<C> terms;
+    terms.scale = scale;
     terms.softcap = static_cast<C>(args_.softcap);
+    if (terms.softcap != 0) {
+      // A tiny softcap makes the quotient infinite; tanh has long been 1 there.
+      constexpr C kMost = std::numeric_limits<C>::max();
+      terms.scale_by_softcap = std::clamp(scale / terms.softcap, -kMost, kMost);
+    }
     if (args_.alibi_slopes.data != nullptr) FillAlibi(work, &terms);
     if (args_.bias.data != nullptr || args_.mask.data != nullptr) {
       FillAdditive(work);
@@ -79,7 +118,7 @@ class PanelTerms {
 
   const ForwardArgs& args_;
   const TileRows<Panel>& rows_;
-  const FlashScratch<Panel>& scratch_;
+  const TermScratch<Panel>& scratch_;
 };
 
 }  // namespace HWY_NAMESPACE

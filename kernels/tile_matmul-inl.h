@@ -14,6 +14,7 @@
 #define FLASHLANE_KERNELS_TILE_MATMUL_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -125,8 +126,9 @@ template <typename C>
 inline constexpr size_t kPanelRows = static_cast<size_t>(FmaPanel<C>::kRows);
 
 // How the left operand is stored: element (m, t) of row m and depth t at a[m * stride + t] (K in
-// S^T = K Q^T) or at a[t * stride + m] (V in O^T = V^T P^T).
-enum class LeftLayout { kRowMajor, kDepthMajor };
+// S^T = K Q^T) or at a[t * stride + m] (V in O^T = V^T P^T); or in panels of kPanelRows steps of
+// depth, row-major within each (P^T in dV = P^T dO).
+enum class LeftLayout { kRowMajor, kDepthMajor, kPanels };
 
 // What the product is added to.
 enum class Accumulate {
@@ -141,13 +143,50 @@ struct Product {
   int64_t a_stride;  // elements
   const C* b;        // panel [depth][kPanelRows]
   int64_t depth;
-  C* c;            // panel [rows][kPanelRows]
-  const C* scale;  // [kPanelRows], for Accumulate::kScaled
+  C* c;                 // panel [rows][kPanelRows]
+  const C* scale;       // [kPanelRows], for Accumulate::kScaled
+  int64_t a_panel = 0;  // elements between panels, for LeftLayout::kPanels
 };
 
 template <LeftLayout kLayout, typename C>
 HWY_INLINE const C* LeftRow(const Product<C>& p, int64_t m) {
-  return kLayout == LeftLayout::kRowMajor ? p.a + m * p.a_stride : p.a + m;
+  return kLayout == LeftLayout::kDepthMajor ? p.a + m : p.a + m * p.a_stride;
+}
+
+// acc += a b over `depth` steps that lie at one distance.
+template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C, class V = hn::Vec<Tag<C>>>
+HWY_INLINE void MultiplySteps(const C* HWY_RESTRICT a, int64_t a_stride, const C* HWY_RESTRICT b,
+                              int64_t depth, V (&acc)[kRows][kVecs]) {
+  const Tag<C> d;
+  const size_t lanes = hn::Lanes(d);
+  for (int64_t t = 0; t < depth; ++t, b += kPanelRows<C>) {
+    V bv[kVecs];
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) bv[v] = hn::Load(d, b + v * lanes);
+    HWY_UNROLL(kTileRows)
+    for (size_t r = 0; r < kRows; ++r) {
+      const V av = hn::Set(
+          d, kLayout == LeftLayout::kDepthMajor ? a[r] : a[static_cast<int64_t>(r) * a_stride]);
+      HWY_UNROLL(4)
+      for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
+    }
+    a += kLayout == LeftLayout::kDepthMajor ? a_stride : 1;
+  }
+}
+
+// acc += a b over the depth of the product, for rows from m on.
+template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C, class V = hn::Vec<Tag<C>>>
+HWY_INLINE void MultiplyDepth(const Product<C>& p, int64_t m, V (&acc)[kRows][kVecs]) {
+  const C* HWY_RESTRICT a = LeftRow<kLayout>(p, m);
+  const C* HWY_RESTRICT b = p.b;
+  if constexpr (kLayout == LeftLayout::kPanels) {
+    constexpr int64_t kStep = static_cast<int64_t>(kPanelRows<C>);
+    for (int64_t t = 0; t < p.depth; t += kStep, a += p.a_panel, b += kStep * kStep) {
+      MultiplySteps<kLayout>(a, p.a_stride, b, std::min(kStep, p.depth - t), acc);
+    }
+  } else {
+    MultiplySteps<kLayout>(a, p.a_stride, b, p.depth, acc);
+  }
 }
 
 // Rows [m, m + kRows) of the product, the first kVecs vectors of the panel.
@@ -169,26 +208,51 @@ HWY_INLINE void MultiplyTile(const Product<C>& p, int64_t m, Accumulate accumula
                       : hn::Mul(hn::Load(d, at), hn::Load(d, p.scale + v * lanes));
     }
   }
-  const C* HWY_RESTRICT a = LeftRow<kLayout>(p, m);
-  const C* HWY_RESTRICT b = p.b;
-  for (int64_t t = 0; t < p.depth; ++t, b += kPanelRows<C>) {
-    V bv[kVecs];
-    HWY_UNROLL(4)
-    for (size_t v = 0; v < kVecs; ++v) bv[v] = hn::Load(d, b + v * lanes);
-    HWY_UNROLL(kTileRows)
-    for (size_t r = 0; r < kRows; ++r) {
-      const V av = hn::Set(
-          d, kLayout == LeftLayout::kRowMajor ? a[static_cast<int64_t>(r) * p.a_stride] : a[r]);
-      HWY_UNROLL(4)
-      for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
-    }
-    a += kLayout == LeftLayout::kRowMajor ? 1 : p.a_stride;
-  }
+  MultiplyDepth<kLayout>(p, m, acc);
   HWY_UNROLL(kTileRows)
   for (size_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(4)
     for (size_t v = 0; v < kVecs; ++v) {
       hn::Store(acc[r][v], d, c + r * kPanelRows<C> + v * lanes);
+    }
+  }
+}
+
+// Rows in the caller's memory that products are added to, times `factor`.
+template <typename C>
+struct SumTarget {
+  C* data;
+  int64_t stride;  // elements between rows
+  int64_t width;   // columns
+  C factor;
+};
+
+// As MultiplyTile, but adds the product to rows [m, m + kRows) of `to`. kVecs vectors hold its
+// width.
+template <LeftLayout kLayout, size_t kRows, size_t kVecs, typename C>
+HWY_INLINE void AddTile(const Product<C>& p, int64_t m, const SumTarget<C>& to) {
+  const Tag<C> d;
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<Tag<C>> acc[kRows][kVecs];
+  HWY_UNROLL(kTileRows)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::Zero(d);
+  }
+  MultiplyDepth<kLayout>(p, m, acc);
+  const auto factor = hn::Set(d, to.factor);
+  const size_t rest = static_cast<size_t>(to.width) - (kVecs - 1) * lanes;  // of the last vector
+  HWY_UNROLL(kTileRows)
+  for (size_t r = 0; r < kRows; ++r) {
+    C* row = to.data + (m + static_cast<int64_t>(r)) * to.stride;
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVecs; ++v) {
+      C* at = row + v * lanes;
+      if (v + 1 < kVecs || rest == lanes) {
+        hn::StoreU(hn::MulAdd(acc[r][v], factor, hn::LoadU(d, at)), d, at);
+      } else {
+        hn::StoreN(hn::MulAdd(acc[r][v], factor, hn::LoadN(d, at, rest)), d, at, rest);
+      }
     }
   }
 }

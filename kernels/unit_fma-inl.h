@@ -54,6 +54,22 @@ HWY_NOINLINE bool AnyNonFinite(const MatrixRows<C>& rows, int64_t num_rows, int6
   return !hn::AllTrue(d, hn::Eq(sum, hn::Zero(d))) || tail != C{0};
 }
 
+// How rows are promoted and multiplied by a factor while TileRows packs them.
+template <typename T>
+struct FoldingPack {
+  using C = Compute<T>;
+  FoldingPack(C factor, int64_t width)
+      : fold(hn::Set(Tag<C>(), factor)), fold_one(factor), whole(width) {}
+  HWY_INLINE hn::Vec<Tag<C>> Load(const T* row, int64_t at) const {
+    return hn::Mul(LoadPromoted(Tag<C>(), row + at), fold);
+  }
+  HWY_INLINE C One(const T* row, int64_t at) const { return LoadScalar(row + at) * fold_one; }
+
+  hn::Vec<Tag<C>> fold;
+  C fold_one;
+  int64_t whole;
+};
+
 template <typename T_>
 class FmaUnit {
  public:
@@ -86,7 +102,7 @@ class FmaUnit {
   }
 
   void PackQueries(const TileRows<Panel>& rows, C fold) {
-    rows.template PackQueries<T>(Pack{hn::Set(Tag<C>(), fold), fold, head_dim_}, head_dim_,
+    rows.template PackQueries<T>(FoldingPack<T>(fold, head_dim_), head_dim_,
                                  head_dim_ * Panel::kRows, q_);
   }
 
@@ -131,16 +147,6 @@ class FmaUnit {
   }
 
  private:
-  struct Pack {
-    hn::Vec<Tag<C>> fold;
-    C fold_one;
-    int64_t whole;
-    HWY_INLINE hn::Vec<Tag<C>> Load(const T* row, int64_t at) const {
-      return hn::Mul(LoadPromoted(Tag<C>(), row + at), fold);
-    }
-    HWY_INLINE C One(const T* row, int64_t at) const { return LoadScalar(row + at) * fold_one; }
-  };
-
   Product<C> ValueProduct(const KeyRange& span, const C* scale, C* o) const {
     return {v_.data + (span.begin - first_key_) * v_.stride,
             v_.stride,

@@ -234,10 +234,12 @@ TEST_F(CliTest, RunRefusesBadFlags) {
   ExpectRunRefused(input + "--k-len 34", {"k_len", "34", "[0, 33]"});
   ExpectRunRefused(input + "--k-len 3.5", {"--k-len", "is not a 64-bit integer"});
   ExpectRunRefused(input + "--q-start middle", {"--q-start", "bottom_right"});
-  for (const char* arguments : {"paged_chunk.safetensors --kernel backward",
-                                "bwd_basic.safetensors", "bwd_basic.safetensors --kernel naive"}) {
-    ExpectRunRefused(kCases + arguments,
-                     {"Unsupported", "'attention_flash_backward' is not in the registry"});
+  ExpectRunRefused(kCases + "paged_chunk.safetensors --kernel backward", {"tensor 'k'", "missing"});
+  SafetensorsFile unknown = Load(kCases + "fwd_basic.safetensors");
+  unknown.metadata["kernel"] = "attention_quantum";
+  for (const char* arguments : {"", " --kernel naive"}) {
+    ExpectRunRefused(Save("unknown", unknown) + arguments,
+                     {"Unsupported", "'attention_quantum' is not in the registry"});
   }
   if (FindKernel(Kernel::kFlash, DType::kBF16) == nullptr) {
     ExpectRunRefused(kCases + "fwd_mqa.safetensors", {"Unsupported", "BF16"});

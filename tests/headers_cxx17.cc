@@ -1,5 +1,6 @@
 // The public headers, in C++17 and on their own: this file compiles or the test build fails.
 #include "flashlane/attention.h"
+#include "flashlane/backward.h"
 #include "flashlane/export.h"
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
@@ -18,5 +19,12 @@ int main() {
   inputs.v = flashlane::ConstTensorView(&v, flashlane::DType::kF32, {1, 1, 1, 1});
   flashlane::AttentionOutputs outputs;
   outputs.out = flashlane::TensorView(&out, flashlane::DType::kF32, {1, 1, 1, 1});
-  return flashlane::Attention(inputs, {}, outputs).ok() && out == 3 ? 0 : 1;
+  if (!flashlane::Attention(inputs, {}, outputs).ok() || out != 3) return 1;
+  float dout = 2, dv = 0;
+  flashlane::BackwardInputs backward;
+  backward.forward = inputs;
+  backward.dout = flashlane::ConstTensorView(&dout, flashlane::DType::kF32, {1, 1, 1, 1});
+  flashlane::BackwardOutputs gradients;
+  gradients.dv = flashlane::TensorView(&dv, flashlane::DType::kF32, {1, 1, 1, 1});
+  return flashlane::AttentionBackward(backward, {}, gradients).ok() && dv == 2 ? 0 : 1;
 }

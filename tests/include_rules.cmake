@@ -20,9 +20,9 @@ endfunction()
 
 function(check_file file)
   set(include "^ *# *include")
-  if(file MATCHES "^kernels/attention_naive.cc$")
-    check(${file} "${include}" "\"kernels/kernels.h\"|\"hwy/base.h\"|${std}"
-          "the oracle shares args.h (through kernels.h) with the other kernels, and nothing else")
+  if(file MATCHES "^kernels/(attention_naive.*\\.cc|oracle\\.h)$")
+    check(${file} "${include}" "\"kernels/(kernels|oracle).h\"|\"hwy/base.h\"|${std}"
+          "the oracles share args.h (through kernels.h) with the other kernels, and nothing else")
   elseif(file MATCHES "^kernels/")
     check(${file} "${include}" "\"(kernels|hwy)/|HWY_TARGET_INCLUDE|${std}"
           "kernels/ stands on Highway and the standard library only")
@@ -87,6 +87,8 @@ if(SELF_TEST)
   expect_breach(kernels/mask.h "  std::vector<float> heap;")
   expect_breach(kernels/flash-inl.h "#if HWY_TARGET == HWY_AVX2")
   expect_breach(kernels/attention_naive.cc "#include \"kernels/mask.h\"")
+  expect_breach(kernels/attention_naive_backward.cc "#include \"kernels/mask.h\"")
+  expect_breach(kernels/oracle.h "#include \"kernels/mask.h\"")
   expect_breach(kernels/mask.h "#include <unistd.h>")
   expect_breach(threading/partition.cc "#include <tbb/task_arena.h>")
   expect_breach(threading/partition.cc "#include \"kernels/args.h\"")

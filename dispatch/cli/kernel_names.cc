@@ -8,8 +8,6 @@
 namespace flashlane::cli {
 namespace {
 
-constexpr std::string_view kPrefix = "attention_";
-
 struct Name {
   std::string_view brief;
   std::string_view full;
@@ -18,7 +16,12 @@ constexpr Name kNames[] = {{"naive", "attention_naive"},
                            {"flash", "attention_flash"},
                            {"paged", "attention_paged"},
                            {"paged_naive", "attention_paged_naive"},
-                           {"backward", "attention_flash_backward"}};
+                           {"backward", "attention_flash_backward"},
+                           {"backward_naive", "attention_backward_naive"}};
+
+bool ComputesAttention(const KernelRow& row) {
+  return row.forward != nullptr || row.backward != nullptr;
+}
 
 }  // namespace
 
@@ -30,13 +33,16 @@ std::string FullKernelName(const std::string& name) {
 }
 
 std::string ShortKernelName(const std::string& name) {
-  return name.compare(0, kPrefix.size(), kPrefix) == 0 ? name.substr(kPrefix.size()) : name;
+  for (const Name& entry : kNames) {
+    if (name == entry.full) return std::string(entry.brief);
+  }
+  return name;
 }
 
 std::vector<std::string> RegisteredKernels() {
   std::vector<std::string> names;
   for (const KernelRow& row : Registry()) {
-    if (row.forward == nullptr) continue;
+    if (!ComputesAttention(row)) continue;
     if (std::find(names.begin(), names.end(), row.name) == names.end())
       names.emplace_back(row.name);
   }
@@ -52,7 +58,7 @@ Status NotRegistered(const std::string& name) {
 
 std::optional<RegisteredKernel> KernelByName(const std::string& name) {
   for (const KernelRow& row : Registry()) {
-    if (row.forward != nullptr && name == row.name) {
+    if (ComputesAttention(row) && name == row.name) {
       return RegisteredKernel{row.kernel, row.operation};
     }
   }

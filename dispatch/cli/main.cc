@@ -56,14 +56,17 @@ void AddParam(CLI::App* run, flashlane::cli::RunOptions* options, const std::str
 }
 
 std::function<int()> AddRun(CLI::App* app, flashlane::cli::RunOptions* options) {
-  CLI::App* run = app->add_subcommand("run", "Compute out and lse of one .safetensors file");
+  CLI::App* run =
+      app->add_subcommand("run", "Compute out and lse, or gradients, of one .safetensors file");
   run->add_option(
          "input", options->input,
          "Tensors q k v, optionally alibi_slopes bias mask sinks k_len q_start; or, paged, "
-         "q k_cache v_cache block_table context_lens, optionally alibi_slopes sinks mask; "
+         "q k_cache v_cache block_table context_lens, optionally alibi_slopes sinks mask; or, "
+         "backward, q k v do and what may stand beside q k v; "
          "parameters in __metadata__")
       ->required();
-  run->add_option("--out", options->output, "File to write: tensors out and lse")->required();
+  run->add_option("--out", options->output, "File to write: tensors out lse, or dq dk dv")
+      ->required();
   run->add_option("--kernel", options->kernel,
                   "naive (the oracle), flash, paged or backward; default: as the file says");
   run->add_option("--dtype", options->dtype,

@@ -7,40 +7,14 @@
 #include <utility>
 
 #include "dispatch/cli/text.h"
-#include "dispatch/contract.h"
-#include "dispatch/cost.h"
 #include "dispatch/dtype.h"
 #include "dispatch/view.h"
 
 namespace flashlane::cli {
 namespace {
 
-Status TensorError(const Case& in, const std::string& name, const std::string& rest) {
-  return Status::InvalidArgument(Quoted(in.path) + ": tensor " + Quoted(name) + ": " + rest);
-}
-
 std::string ShapeOf(const StoredTensor& tensor) {
   return ShapeText(tensor.shape.data(), static_cast<int>(tensor.shape.size()));
-}
-
-// The view of a stored tensor; absent (rank 0) if the file does not have it.
-Status ViewOf(const Case& in, const std::string& name, TensorView* view) {
-  *view = {};
-  const auto found = in.file.tensors.find(name);
-  if (found == in.file.tensors.end()) return {};
-  const StoredTensor& tensor = found->second;
-  const std::size_t rank = tensor.shape.size();
-  if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
-    return TensorError(in, name, "shape " + ShapeOf(tensor) + " must have 1 to 4 dimensions");
-  }
-  // Python writes boolean masks as either.
-  const bool byte_mask = name == "mask" && tensor.dtype == "U8";
-  const std::optional<DType> dtype = byte_mask ? DType::kBool : ParseDType(tensor.dtype);
-  if (!dtype.has_value()) {
-    return TensorError(in, name, "dtype " + Quoted(tensor.dtype) + " is not supported here");
-  }
-  *view = TensorView(tensor.bytes.data(), *dtype, static_cast<int>(rank), tensor.shape.data());
-  return {};
 }
 
 // Whether two values that both stand for `n` f64 are the same; one NaN is as good as another.
@@ -81,6 +55,10 @@ struct NamedOperand {
   ConstTensorView Inputs::*view;
   bool required;
   bool converts;  // has an attention dtype
+};
+
+constexpr NamedOperand<BackwardInputs> kBackwardOperands[] = {
+    {"do", &BackwardInputs::dout, true, true},
 };
 
 constexpr NamedOperand<AttentionInputs> kForwardOperands[] = {
@@ -138,7 +116,7 @@ Status Fill(const Case& from, std::optional<DType> dtype,
     inputs->*operand.view = view;
   }
   if (!dtype.has_value()) return {};
-  const DType stored = inputs->q.dtype;
+  const DType stored = (inputs->*named[0].view).dtype;
   for (const NamedOperand<Inputs>& operand : named) {
     ConstTensorView* view = &(inputs->*operand.view);
     const bool mixed = !operand.required && view->dtype == DType::kF32 && stored != DType::kF32;
@@ -162,16 +140,30 @@ Status CheckPagedCase(const Case& from, const PagedInputs& inputs) {
   return {};
 }
 
-// The bytes of a contiguous tensor; nothing where they would not fit in memory's address range.
-std::optional<std::size_t> BytesOf(const ConstTensorView& view) {
-  auto bytes = static_cast<std::int64_t>(DTypeSize(view.dtype));
-  for (int d = 0; d < view.rank; ++d) {
-    if (__builtin_mul_overflow(bytes, view.shape[d], &bytes)) return std::nullopt;
-  }
-  return static_cast<std::size_t>(bytes);
+}  // namespace
+
+Status TensorError(const Case& in, const std::string& name, const std::string& rest) {
+  return Status::InvalidArgument(Quoted(in.path) + ": tensor " + Quoted(name) + ": " + rest);
 }
 
-}  // namespace
+Status ViewOf(const Case& in, const std::string& name, TensorView* view) {
+  *view = {};
+  const auto found = in.file.tensors.find(name);
+  if (found == in.file.tensors.end()) return {};
+  const StoredTensor& tensor = found->second;
+  const std::size_t rank = tensor.shape.size();
+  if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
+    return TensorError(in, name, "shape " + ShapeOf(tensor) + " must have 1 to 4 dimensions");
+  }
+  // Python writes boolean masks as either.
+  const bool byte_mask = name == "mask" && tensor.dtype == "U8";
+  const std::optional<DType> dtype = byte_mask ? DType::kBool : ParseDType(tensor.dtype);
+  if (!dtype.has_value()) {
+    return TensorError(in, name, "dtype " + Quoted(tensor.dtype) + " is not supported here");
+  }
+  *view = TensorView(tensor.bytes.data(), *dtype, static_cast<int>(rank), tensor.shape.data());
+  return {};
+}
 
 Status MakeOperands(const Case& from, Operation operation, std::optional<DType> dtype,
                     Operands* operands) {
@@ -181,79 +173,35 @@ Status MakeOperands(const Case& from, Operation operation, std::optional<DType> 
     if (Status s = Fill(from, dtype, kPagedOperands, &result.paged, &result); !s.ok()) return s;
     if (Status s = CheckPagedCase(from, result.paged); !s.ok()) return s;
   } else {
-    if (Status s = Fill(from, dtype, kForwardOperands, &result.forward, &result); !s.ok()) return s;
+    const bool backward = operation == Operation::kBackward;
+    AttentionInputs* forward = backward ? &result.backward.forward : &result.forward;
+    if (Status s = Fill(from, dtype, kForwardOperands, forward, &result); !s.ok()) return s;
+    if (backward) {
+      if (Status s = Fill(from, dtype, kBackwardOperands, &result.backward, &result); !s.ok()) {
+        return s;
+      }
+    }
   }
   *operands = std::move(result);
   return {};
 }
 
-const ConstTensorView& Operands::q() const { return is_paged() ? paged.q : forward.q; }
+const ConstTensorView& Operands::q() const {
+  return operation == Operation::kPaged      ? paged.q
+         : operation == Operation::kBackward ? backward.forward.q
+                                             : forward.q;
+}
 
 std::int64_t Operands::head_dim_v() const {
-  return is_paged() ? paged.v_cache.shape[3] : forward.v.shape[3];
+  return operation == Operation::kPaged      ? paged.v_cache.shape[3]
+         : operation == Operation::kBackward ? backward.forward.v.shape[3]
+                                             : forward.v.shape[3];
 }
 
 bool Operands::has_mask() const {
-  return is_paged() ? paged.mask.present() : forward.mask.present();
-}
-
-Status Operands::Run(const AttentionParams& params, const AttentionOutputs& outputs,
-                     const ExecOptions& exec) const {
-  return is_paged() ? AttentionPaged(paged, params, outputs, exec)
-                    : Attention(forward, params, outputs, exec);
-}
-
-std::uint64_t Operands::Flops(const AttentionParams& params,
-                              const AttentionOutputs& outputs) const {
-  return ForwardFlops(is_paged() ? ResolvePaged(paged, params, outputs)
-                                 : ResolveForward(forward, params, outputs));
-}
-
-Status Operands::MakeReference(const AttentionParams& params, const ForwardAnswers& answers,
-                               int num_threads, ForwardReference* reference) const {
-  return is_paged() ? MakePagedReference(paged, params, answers, num_threads, reference)
-                    : MakeForwardReference(forward, params, answers, num_threads, reference);
-}
-
-Status MakeResults(const Operands& operands, Results* results) {
-  const std::int64_t* q = operands.q().shape;
-  const DType dtype = operands.q().dtype;
-  const DType lse_dtype = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  TensorView out(nullptr, dtype, {q[0], q[1], q[2], operands.head_dim_v()});
-  TensorView lse(nullptr, lse_dtype, {q[0], q[1], q[2]});
-  const std::optional<std::size_t> out_bytes = BytesOf(out);
-  const std::optional<std::size_t> lse_bytes = BytesOf(lse);
-  if (!out_bytes.has_value() || !lse_bytes.has_value()) {
-    return Status::InvalidArgument("out would have more than 2^63 bytes");
-  }
-  results->out_bytes = AlignedBytes(*out_bytes);
-  results->lse_bytes = AlignedBytes(*lse_bytes);
-  out.data = results->out_bytes.data();
-  lse.data = results->lse_bytes.data();
-  results->outputs = {out, lse};
-  return {};
-}
-
-Status AnswersOf(const Case& from, const AttentionOutputs& outputs, AttentionOutputs* answers) {
-  const struct {
-    const char* name;
-    const TensorView& like;
-    TensorView* view;
-  } wanted[] = {{"out", outputs.out, &answers->out}, {"lse", outputs.lse, &answers->lse}};
-  for (const auto& [name, like, view] : wanted) {
-    if (Status s = ViewOf(from, name, view); !s.ok()) return s;
-    if (!view->present()) continue;
-    if (view->rank != like.rank || !std::equal(like.shape, like.shape + like.rank, view->shape)) {
-      return TensorError(from, name,
-                         "shape " + ShapeString(*view) + " must be " + ShapeString(like));
-    }
-    if (!IsAttentionDType(view->dtype)) {
-      return TensorError(
-          from, name,
-          std::string("dtype ") + DTypeName(view->dtype) + " is not one of F32, F64, BF16, F16");
-    }
-  }
-  return {};
+  return operation == Operation::kPaged      ? paged.mask.present()
+         : operation == Operation::kBackward ? backward.forward.mask.present()
+                                             : forward.mask.present();
 }
 
 }  // namespace flashlane::cli

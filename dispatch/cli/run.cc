@@ -8,6 +8,7 @@
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/operands.h"
+#include "dispatch/cli/results.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
 #include "dispatch/registry.h"
@@ -41,13 +42,11 @@ std::vector<std::int64_t> ShapeVector(const ConstTensorView& view) {
   return {view.shape, view.shape + view.rank};
 }
 
-Status Write(const RunOptions& options, const AttentionOutputs& outputs,
-             const ParamTexts& metadata) {
+Status Write(const RunOptions& options, const Results& results, const ParamTexts& metadata) {
   std::vector<TensorToWrite> tensors;
-  const std::pair<const char*, const TensorView*> named[] = {{"out", &outputs.out},
-                                                             {"lse", &outputs.lse}};
-  for (const auto& [name, view] : named) {
-    tensors.push_back({name, DTypeName(view->dtype), ShapeVector(*view), view->data});
+  for (const Output& output : results) {
+    tensors.push_back(
+        {output.name, DTypeName(output.view.dtype), ShapeVector(output.view), output.view.data});
   }
   return WriteSafetensors(options.output, tensors, metadata);
 }
@@ -94,7 +93,7 @@ Status Run(const RunOptions& options) {
   exec.kernel = chosen.kernel;
   exec.num_threads = options.threads;
   exec.target = target.name;
-  const Status status = operands.Run(loaded.params, results.outputs, exec);
+  const Status status = RunCase(operands, loaded.params, results, exec);
   if (!status.ok()) return WithContext(file, status);
 
   const DType ran_in = operands.q().dtype;
@@ -103,7 +102,7 @@ Status Run(const RunOptions& options) {
   metadata["kernel"] = kernel;
   metadata["target"] = row != nullptr && row->vectorised ? target.name : "scalar";
   metadata["dtype"] = LowerDTypeName(ran_in);
-  return Write(options, results.outputs, metadata);
+  return Write(options, results, metadata);
 }
 
 }  // namespace flashlane::cli

@@ -45,7 +45,9 @@ Status SelectKernels(const std::string& text, std::vector<std::string>* kernels)
     if (!IsRegistered(name)) return WithContext("--kernel", NotRegistered(name));
     AddOnce(name, kernels);
     if (name == kNaiveName) {  // of whatever a case is
-      AddOnce(std::string(KernelName(Kernel::kNaive, Operation::kPaged)), kernels);
+      for (const Operation operation : {Operation::kPaged, Operation::kBackward}) {
+        AddOnce(std::string(KernelName(Kernel::kNaive, operation)), kernels);
+      }
     }
   }
   return {};

@@ -7,6 +7,7 @@
 
 #include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/operands.h"
+#include "dispatch/cli/results.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/registry.h"
 #include "flashlane/attention.h"
@@ -27,7 +28,7 @@ struct Prepared {
   bool recomputed = true;
   Operands operands = {};
   Results results = {};
-  ForwardReference reference = {};
+  Reference reference = {};
 };
 
 ExecOptions OptionsFor(const Prepared& call, const KernelRow& row, const char* target) {
@@ -48,7 +49,7 @@ Timing Time(const Prepared& call, const ExecOptions& exec) {
   while (seconds.empty() || (seconds.size() < kMaxRepetitions && total < kTimingSeconds) ||
          (seconds.size() < kMinRepetitions && total < 3 * kTimingSeconds)) {
     const auto start = Clock::now();
-    const Status status = call.operands.Run(call.from.params, call.results.outputs, exec);
+    const Status status = RunCase(call.operands, call.from.params, call.results, exec);
     if (!status.ok()) return {};  // has just succeeded, so that this is memory running out
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     total += seconds.back();
@@ -58,8 +59,7 @@ Timing Time(const Prepared& call, const ExecOptions& exec) {
   timing.best_us = 1e6 * seconds.front();
   timing.median_us = 1e6 * seconds[seconds.size() / 2];
   if (!call.operands.has_mask()) {
-    const auto flops =
-        static_cast<double>(call.operands.Flops(call.from.params, call.results.outputs));
+    const auto flops = static_cast<double>(FlopsOf(call.operands, call.from.params, call.results));
     timing.gflops = flops / seconds.front() * 1e-9;
   }
   return timing;
@@ -80,15 +80,17 @@ VerifyRow RunRow(const Prepared& call, const KernelRow& kernel, const char* targ
   row.target = target != nullptr ? target : "scalar";
   const ExecOptions exec = OptionsFor(call, kernel, target);
   // What a kernel forgets to write must not pass for the result of the one before it.
-  const AlignedBytes* bytes[] = {&call.results.out_bytes, &call.results.lse_bytes};
-  for (const AlignedBytes* b : bytes) std::fill_n(b->data(), b->size(), std::byte{0xFF});
-  const Status status = call.operands.Run(call.from.params, call.results.outputs, exec);
+  for (const Output& output : call.results) {
+    std::fill_n(output.bytes.data(), output.bytes.size(), std::byte{0xFF});
+  }
+  const Status status = RunCase(call.operands, call.from.params, call.results, exec);
   if (!status.ok()) {
     row.error = std::string(StatusCodeName(status.code())) + ": " + status.message();
     return row;
   }
-  row.out = CompareOut(call.reference, call.results.outputs.out);
-  row.lse = CompareLse(call.reference, call.results.outputs.lse);
+  for (const Output& output : call.results) {
+    row.comparisons.push_back({output.name, call.reference.Compare(output.name, output.view)});
+  }
   if (call.selection.time) row.timing = Time(call, exec);
   return row;
 }
@@ -138,21 +140,20 @@ Status Prepare(const Case& from, std::optional<DType> dtype, bool use_answers, P
   if (Status s = MakeResults(call->operands, &call->results); !s.ok()) {
     return WithContext(file, s);
   }
-  AttentionOutputs stored;
-  if (Status s = AnswersOf(from, call->results.outputs, &stored); !s.ok()) return s;
-  ForwardAnswers answers;
+  Answers stored, answers;
+  if (Status s = AnswersOf(from, call->results, &stored); !s.ok()) return s;
   if (use_answers && call->operands.exact) {
-    answers = {stored.out, stored.lse};
-    call->recomputed = !stored.out.present();
+    answers = stored;
+    call->recomputed = !stored[0].present();
   }
-  const Status status =
-      call->operands.MakeReference(from.params, answers, call->selection.threads, &call->reference);
+  const Status status = MakeReference(call->operands, from.params, answers, call->selection.threads,
+                                      &call->reference);
   return WithContext(file, status);
 }
 
 // The answers a file has, and whether they are good enough to be the truth.
 struct StoredAnswers {
-  AttentionOutputs views;
+  Answers views;
   bool any = false;
   bool are_truth = false;
 };
@@ -164,29 +165,54 @@ Status InspectAnswers(const Case& from, Operation operation, StoredAnswers* answ
   if (Status s = MakeResults(operands, &results); !s.ok()) {
     return WithContext(Quoted(from.path), s);
   }
-  if (Status s = AnswersOf(from, results.outputs, &answers->views); !s.ok()) return s;
-  answers->any = answers->views.out.present() || answers->views.lse.present();
-  answers->are_truth = answers->any;
-  for (const TensorView& view : {answers->views.out, answers->views.lse}) {
+  if (Status s = AnswersOf(from, results, &answers->views); !s.ok()) return s;
+  answers->are_truth = true;
+  for (const TensorView& view : answers->views) {
+    answers->any = answers->any || view.present();
     if (view.present() && view.dtype != DType::kF64) answers->are_truth = false;
   }
+  answers->are_truth = answers->are_truth && answers->any;
   return {};
 }
 
 Status JudgeAnswers(Prepared call, const StoredAnswers& answers, std::vector<VerifyRow>* rows) {
-  const AttentionOutputs& views = answers.views;
   if (Status s = Prepare(call.from, std::nullopt, false, &call); !s.ok()) return s;
-  call.dtype = views.out.present() ? views.out.dtype : views.lse.dtype;
+  for (auto view = answers.views.rbegin(); view != answers.views.rend(); ++view) {
+    if (view->present()) call.dtype = view->dtype;  // of the first there is
+  }
   VerifyRow row = NewRow(call);
   row.kernel = kFileRow;
   row.target = "-";
-  if (views.out.present()) row.out = CompareOut(call.reference, views.out);
-  if (views.lse.present()) row.lse = CompareLse(call.reference, views.lse);
+  for (std::size_t i = 0; i < answers.views.size(); ++i) {
+    const char* name = call.results[i].name;
+    const bool present = answers.views[i].present();
+    row.comparisons.push_back(
+        {name, present ? call.reference.Compare(name, answers.views[i]) : Comparison()});
+  }
   rows->push_back(std::move(row));
   return {};
 }
 
 }  // namespace
+
+bool VerifyRow::passed() const {
+  return error.empty() && std::all_of(comparisons.begin(), comparisons.end(),
+                                      [](const auto& of) { return of.comparison.agrees; });
+}
+
+double VerifyRow::fraction() const {
+  double worst = 0;
+  for (const auto& [name, comparison] : comparisons) worst = std::max(worst, comparison.fraction);
+  return worst;
+}
+
+double VerifyRow::max_error() const {
+  double largest = 0;
+  for (const auto& [name, comparison] : comparisons) {
+    if (name != "lse") largest = std::max(largest, comparison.max_error);
+  }
+  return largest;
+}
 
 Status VerifyCase(const Case& from, const Selection& selection, std::vector<VerifyRow>* rows) {
   const Operation operation = KernelByName(from.kernel)->operation;

@@ -31,6 +31,11 @@ struct Timing {
 // The file's own answers, where they are not f64 and so no truth: a result like any other.
 inline constexpr char kFileRow[] = "(file)";
 
+struct NamedComparison {
+  std::string name;  // of the result: "out", "dq"
+  Comparison comparison;
+};
+
 struct VerifyRow {
   std::string path;
   std::string name;
@@ -38,13 +43,13 @@ struct VerifyRow {
   std::string target;  // "AVX2"; "scalar" for kernels without targets
   DType dtype = DType::kF32;
   bool recomputed = false;  // compared with the oracle's f64 evaluation, not with the file
-  Comparison out;
-  Comparison lse;
-  std::string error;  // the call's own error, if it made one
+  std::vector<NamedComparison> comparisons;  // one per result of the call, or answer of the file
+  std::string error;                         // the call's own error, if it made one
   std::optional<Timing> timing;
 
-  bool passed() const { return error.empty() && out.agrees && lse.agrees; }
-  double fraction() const { return out.fraction > lse.fraction ? out.fraction : lse.fraction; }
+  bool passed() const;
+  double fraction() const;   // of the worst of them
+  double max_error() const;  // of out, or of all gradients
 };
 
 // Appends one row per kernel that computes what the case asks for, target and dtype. The case's own

@@ -42,16 +42,45 @@ struct Group {
   std::string kernel, dtype, target;
   std::size_t rows = 0;
   std::size_t failed = 0;
-  const VerifyRow* worst_out = nullptr;
-  const VerifyRow* worst_lse = nullptr;
+  struct Worst {
+    std::string output, name;
+    double fraction = 0;
+  };
+  std::vector<Worst> worst;  // per result of the kernel
 
   void Add(const VerifyRow& row) {
     ++rows;
     if (!row.passed()) ++failed;
-    if (worst_out == nullptr || row.out.fraction > worst_out->out.fraction) worst_out = &row;
-    if (worst_lse == nullptr || row.lse.fraction > worst_lse->lse.fraction) worst_lse = &row;
+    for (const auto& [name, comparison] : row.comparisons) {
+      auto found = std::find_if(worst.begin(), worst.end(),
+                                [&name = name](const Worst& of) { return of.output == name; });
+      if (found == worst.end()) {
+        worst.push_back({name, row.name, comparison.fraction});
+      } else if (comparison.fraction > found->fraction) {
+        *found = {name, row.name, comparison.fraction};
+      }
+    }
   }
 };
+
+std::vector<Group> GroupsOf(const VerifyReport& report) {
+  std::vector<Group> groups;
+  for (const VerifyRow& row : report.rows) {
+    const auto same = [&row](const Group& group) {
+      return group.kernel == row.kernel && group.dtype == DTypeCell(row) &&
+             group.target == row.target;
+    };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), Group());
+      group->kernel = row.kernel;
+      group->dtype = DTypeCell(row);
+      group->target = row.target;
+    }
+    group->Add(row);
+  }
+  return groups;
+}
 
 nlohmann::ordered_json JsonOf(const Comparison& comparison) {
   return {{"max_error", comparison.max_error}, {"worst_error", comparison.worst_error},
@@ -61,11 +90,11 @@ nlohmann::ordered_json JsonOf(const Comparison& comparison) {
 
 nlohmann::ordered_json JsonOf(const VerifyRow& row) {
   nlohmann::ordered_json json = {
-      {"file", row.path},       {"case", row.name},
-      {"kernel", row.kernel},   {"dtype", LowerDTypeName(row.dtype)},
-      {"target", row.target},   {"truth", row.recomputed ? "recomputed" : "file"},
-      {"passed", row.passed()}, {"out", JsonOf(row.out)},
-      {"lse", JsonOf(row.lse)}};
+      {"file", row.path},      {"case", row.name},
+      {"kernel", row.kernel},  {"dtype", LowerDTypeName(row.dtype)},
+      {"target", row.target},  {"truth", row.recomputed ? "recomputed" : "file"},
+      {"passed", row.passed()}};
+  for (const auto& [name, comparison] : row.comparisons) json[name] = JsonOf(comparison);
   if (!row.error.empty()) json["error"] = row.error;
   if (row.timing.has_value()) {
     json["time"] = {{"best_us", row.timing->best_us},
@@ -112,7 +141,7 @@ void PrintRows(const VerifyReport& report, std::ostream& out) {
                                       row.kernel,
                                       DTypeCell(row),
                                       row.target,
-                                      Cell("%.1e", row.out.max_error),
+                                      Cell("%.1e", row.max_error()),
                                       Cell("%.2f", row.fraction())};
     if (timed) {
       const Timing time = row.timing.value_or(Timing{});
@@ -124,15 +153,15 @@ void PrintRows(const VerifyReport& report, std::ostream& out) {
     table.Add(std::move(cells));
   }
   table.Print(out);
-  out << "\nmax error: largest |out - f64 answer|; of tolerance: the worst element of out and "
-         "lse\n";
+  out << "\nmax error: largest |out - f64 answer|, of a backward |gradient - f64 answer|;\n"
+         "of tolerance: the worst element of all results\n";
   if (timed) {
-    out << "µs/call: best of the repetitions; GFLOP/s: visible query-key pairs x 2 (D + Dv), at "
-           "the best,\nof "
+    out << "µs/call: best of the repetitions; GFLOP/s: visible query-key pairs x 2 (D + Dv)\n(of "
+           "a backward x 2 (3 D + 2 Dv)), at the best, of "
         << (report.threads == 1 ? "one thread"
                                 : "all " + std::to_string(report.threads) +
                                       " threads together (small calls use fewer)")
-        << "; × oracle: how many times as fast as kernel naive\n(scalar code, as many threads) in "
+        << ";\n× oracle: how many times as fast as kernel naive (scalar code, as many threads) in "
            "the same dtype\n";
   }
   if (AnyRecomputed(report)) out << kRecomputedNote;
@@ -140,36 +169,42 @@ void PrintRows(const VerifyReport& report, std::ostream& out) {
 }
 
 void PrintSummary(const VerifyReport& report, std::ostream& out) {
-  std::vector<Group> groups;
-  for (const VerifyRow& row : report.rows) {
-    const auto same = [&row](const Group& group) {
-      return group.kernel == row.kernel && group.dtype == DTypeCell(row) &&
-             group.target == row.target;
-    };
-    auto group = std::find_if(groups.begin(), groups.end(), same);
-    if (group == groups.end()) {
-      groups.push_back({row.kernel, DTypeCell(row), row.target});
-      group = groups.end() - 1;
-    }
-    group->Add(row);
-  }
-  Table table({{"kernel", Align::kLeft},
-               {"dtype", Align::kLeft},
-               {"target", Align::kLeft},
-               {"cases", Align::kRight},
-               {"failed", Align::kRight},
-               {"out/tolerance", Align::kRight},
-               {"worst case", Align::kLeft},
-               {"lse/tolerance", Align::kRight},
-               {"worst case", Align::kLeft}});
+  const std::vector<Group> groups = GroupsOf(report);
+  // A table for each list of results: out and lse, then the gradients.
+  std::vector<std::vector<std::string>> lists;
+  const auto results_of = [](const Group& group) {
+    std::vector<std::string> names;
+    for (const Group::Worst& worst : group.worst) names.push_back(worst.output);
+    return names;
+  };
   for (const Group& group : groups) {
-    table.Add({group.kernel, group.dtype, group.target, std::to_string(group.rows),
-               std::to_string(group.failed), Cell("%.2f", group.worst_out->out.fraction),
-               group.worst_out->name, Cell("%.2f", group.worst_lse->lse.fraction),
-               group.worst_lse->name});
+    const std::vector<std::string> names = results_of(group);
+    if (std::find(lists.begin(), lists.end(), names) == lists.end()) lists.push_back(names);
   }
-  table.Print(out);
-  out << '\n';
+  for (const std::vector<std::string>& names : lists) {
+    std::vector<Column> columns = {{"kernel", Align::kLeft},
+                                   {"dtype", Align::kLeft},
+                                   {"target", Align::kLeft},
+                                   {"cases", Align::kRight},
+                                   {"failed", Align::kRight}};
+    for (const std::string& name : names) {
+      columns.push_back({name + "/tolerance", Align::kRight});
+      columns.push_back({"worst case", Align::kLeft});
+    }
+    Table table(columns);
+    for (const Group& group : groups) {
+      if (results_of(group) != names) continue;
+      std::vector<std::string> cells = {group.kernel, group.dtype, group.target,
+                                        std::to_string(group.rows), std::to_string(group.failed)};
+      for (const Group::Worst& worst : group.worst) {
+        cells.push_back(Cell("%.2f", worst.fraction));
+        cells.push_back(worst.name);
+      }
+      table.Add(std::move(cells));
+    }
+    table.Print(out);
+    out << '\n';
+  }
   if (AnyRecomputed(report)) out << kRecomputedNote << '\n';
 }
 
@@ -177,9 +212,9 @@ void PrintOutcome(const VerifyReport& report, std::ostream& out) {
   for (const VerifyRow& row : report.rows) {
     if (row.passed()) continue;
     std::string reason = row.error;
-    for (const Comparison* comparison : {&row.out, &row.lse}) {
-      if (comparison->message.empty()) continue;
-      reason += (reason.empty() ? "" : "; ") + comparison->message;
+    for (const auto& [name, comparison] : row.comparisons) {
+      if (comparison.message.empty()) continue;
+      reason += (reason.empty() ? "" : "; ") + comparison.message;
     }
     out << "FAILED " << row.path << " " << row.kernel << " " << LowerDTypeName(row.dtype) << " "
         << row.target << ": " << reason << '\n';

@@ -26,11 +26,6 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 DType LseType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
-TensorView Writable(OwnedTensor& tensor) {
-  return TensorView(tensor.storage.data(), tensor.view.dtype, tensor.view.rank, tensor.view.shape,
-                    tensor.view.strides);
-}
-
 // Filled with bytes that no result has by chance.
 OwnedTensor Poisoned(DType dtype, std::initializer_list<int64_t> shape) {
   OwnedTensor tensor = OwnedTensor::Of({}, dtype, shape);

@@ -57,18 +57,6 @@ void Write(void* data, DType dtype, int64_t i, double value) {
   }
 }
 
-OwnedTensor Allocate(DType dtype, const ConstTensorView& shape_and_strides) {
-  OwnedTensor tensor;
-  tensor.view = shape_and_strides;
-  tensor.view.dtype = dtype;
-  int64_t last = 0;
-  for (int d = 0; d < tensor.view.rank; ++d) {
-    last += std::max<int64_t>(tensor.view.shape[d] - 1, 0) * tensor.view.strides[d];
-  }
-  tensor.storage.assign(static_cast<size_t>(last + 1) * DTypeSize(dtype), std::byte{0xA5});
-  return tensor;
-}
-
 class Generator {
  public:
   explicit Generator(uint64_t seed) : engine_(seed) {}
@@ -114,6 +102,35 @@ int64_t Pick(int bits, int bit, int64_t size) { return (bits & bit) != 0 ? size 
 
 }  // namespace
 
+OwnedTensor Poisoned(DType dtype, const ConstTensorView& shape_and_strides) {
+  OwnedTensor tensor;
+  tensor.view = shape_and_strides;
+  tensor.view.dtype = dtype;
+  int64_t last = 0;
+  for (int d = 0; d < tensor.view.rank; ++d) {
+    last += std::max<int64_t>(tensor.view.shape[d] - 1, 0) * tensor.view.strides[d];
+  }
+  tensor.storage.assign(static_cast<size_t>(last + 1) * DTypeSize(dtype), std::byte{0xA5});
+  return tensor;
+}
+
+OwnedTensor PoisonedRows(DType dtype, std::initializer_list<int64_t> shape, Layout layout) {
+  OwnedTensor rows = Poisoned(dtype, ConstTensorView(nullptr, dtype, shape));
+  if (layout == Layout::kBhsd) return rows;
+  return InLayout(rows, layout == Layout::kPadded ? Layout::kPadded : Layout::kBshd, 4);
+}
+
+TensorView Writable(OwnedTensor& tensor) {
+  TensorView view;
+  if (!tensor.view.present()) return view;
+  view.data = tensor.storage.data();
+  view.dtype = tensor.view.dtype;
+  view.rank = tensor.view.rank;
+  std::copy(std::begin(tensor.view.shape), std::end(tensor.view.shape), view.shape);
+  std::copy(std::begin(tensor.view.strides), std::end(tensor.view.strides), view.strides);
+  return view;
+}
+
 ConstTensorView OwnedTensor::View() const {
   ConstTensorView current = view;
   current.data = current.present() ? storage.data() : nullptr;
@@ -122,7 +139,7 @@ ConstTensorView OwnedTensor::View() const {
 
 OwnedTensor OwnedTensor::Of(const std::vector<double>& values, DType dtype,
                             std::initializer_list<int64_t> shape) {
-  OwnedTensor tensor = Allocate(dtype, ConstTensorView(nullptr, dtype, shape));
+  OwnedTensor tensor = Poisoned(dtype, ConstTensorView(nullptr, dtype, shape));
   for (size_t i = 0; i < values.size(); ++i) {
     Write(tensor.storage.data(), dtype, static_cast<int64_t>(i), values[i]);
   }
@@ -132,7 +149,7 @@ OwnedTensor OwnedTensor::Of(const std::vector<double>& values, DType dtype,
 OwnedTensor OwnedTensor::WithStrides(std::initializer_list<int64_t> strides) const {
   ConstTensorView other = view;
   std::copy(strides.begin(), strides.end(), other.strides);
-  OwnedTensor tensor = Allocate(view.dtype, other);
+  OwnedTensor tensor = Poisoned(view.dtype, other);
   const size_t size = DTypeSize(view.dtype);
   for (int64_t i = 0; i < Count(view); ++i) {
     std::memcpy(tensor.storage.data() + static_cast<size_t>(Offset(other, i)) * size,
@@ -242,24 +259,12 @@ AttentionInputs Problem::Inputs() const {
 
 Result Problem::Run(const ExecOptions& options) const {
   const int64_t b = spec_.batch, hq = spec_.num_heads, sq = spec_.seqlen_q, dv = spec_.head_dim_v;
-  OwnedTensor out = Allocate(dtype_, ConstTensorView(nullptr, dtype_, {b, hq, sq, dv}));
-  if (spec_.layout != Layout::kBhsd) {
-    out = InLayout(out, spec_.layout == Layout::kPadded ? Layout::kPadded : Layout::kBshd, 4);
-  }
+  OwnedTensor out = PoisonedRows(dtype_, {b, hq, sq, dv}, spec_.layout);
   const DType lse_dtype = dtype_ == DType::kF64 ? DType::kF64 : DType::kF32;
-  OwnedTensor lse = Allocate(lse_dtype, ConstTensorView(nullptr, lse_dtype, {b, hq, sq}));
+  OwnedTensor lse = Poisoned(lse_dtype, ConstTensorView(nullptr, lse_dtype, {b, hq, sq}));
   AttentionOutputs outputs;
-  const auto writable = [](OwnedTensor& tensor) {
-    TensorView view;
-    view.data = tensor.storage.data();
-    view.dtype = tensor.view.dtype;
-    view.rank = tensor.view.rank;
-    std::copy(std::begin(tensor.view.shape), std::end(tensor.view.shape), view.shape);
-    std::copy(std::begin(tensor.view.strides), std::end(tensor.view.strides), view.strides);
-    return view;
-  };
-  outputs.out = writable(out);
-  outputs.lse = writable(lse);
+  outputs.out = Writable(out);
+  outputs.lse = Writable(lse);
   Result result;
   result.status = Attention(Inputs(), spec_.params, outputs, options);
   result.out = out.Values();

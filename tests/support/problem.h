@@ -57,6 +57,12 @@ struct OwnedTensor {
   void Set(std::initializer_list<int64_t> index, double value);
 };
 
+// A tensor of 0xA5 bytes; of the view only shape and strides count.
+OwnedTensor Poisoned(DType dtype, const ConstTensorView& shape_and_strides);
+// A tensor for results of [B, H, S, width], in the memory layout of `layout`'s outputs.
+OwnedTensor PoisonedRows(DType dtype, std::initializer_list<int64_t> shape, Layout layout);
+TensorView Writable(OwnedTensor& tensor);
+
 // Outputs of one run, and the same as doubles, [B, Hq, Sq, Dv] and [B, Hq, Sq].
 struct Result {
   Status status;

@@ -1,0 +1,26 @@
+// The forward path behind the contract, for calls that need a forward's results.
+#ifndef FLASHLANE_DISPATCH_ATTENTION_RUN_H_
+#define FLASHLANE_DISPATCH_ATTENTION_RUN_H_
+
+#include <cstdint>
+
+#include "dispatch/registry.h"
+#include "flashlane/attention.h"
+#include "kernels/args.h"
+
+namespace flashlane {
+
+// Everything after the contract: target, kernel, budget, plan, cut, run.
+Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
+                  Operation operation = Operation::kForward);
+
+// Working memory of such a call in all.
+uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
+                             int threads);
+
+Status OverFlops(uint64_t flops, const ExecOptions& options);
+Status OverScratch(uint64_t bytes, int64_t workers, const ExecOptions& options);
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_ATTENTION_RUN_H_

@@ -1,0 +1,75 @@
+// The units of a backward call: what BackwardPlan cuts each kv head of each sequence into.
+#ifndef FLASHLANE_DISPATCH_BACKWARD_GRID_H_
+#define FLASHLANE_DISPATCH_BACKWARD_GRID_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/backward_args.h"
+#include "kernels/kernels.h"
+#include "threading/scratch.h"
+
+namespace flashlane {
+
+// Nothing here depends on the number of threads.
+class BackwardGrid {
+ public:
+  BackwardGrid(const kernels::BackwardArgs& args, const kernels::BackwardEntry& entry);
+
+  // False where memory for the list ran out.
+  bool ok() const { return list_.ok(); }
+
+  size_t scratch_bytes() const { return scratch_bytes_; }  // per worker
+
+  // kv heads of sequences: whole ones are independent of each other.
+  int64_t num_heads() const;
+  uint64_t HeadCost(int64_t head) const;
+  void RunHead(int64_t head, void* scratch) const;
+
+  // Or in stages of pieces, each stage whole before the next begins: Prepare of all pieces, Run of
+  // all for phase 0, 1, ..., Finish of all. The same bits.
+  int64_t num_pieces() const { return pieces_before_[args_.forward.batch]; }
+  int64_t num_phases() const { return num_phases_; }
+  uint64_t PrepareCost(int64_t piece) const;  // and of Finish
+  uint64_t RunCost(int64_t piece, int64_t phase) const;
+  void Prepare(int64_t piece) const;
+  void Run(int64_t piece, int64_t phase, void* scratch) const;
+  void Finish(int64_t piece) const;
+
+ private:
+  // How one sequence is cut.
+  struct Cut {
+    kernels::Sequence sequence;
+    kernels::BackwardPlan plan;
+    int64_t num_keys;  // of the sequence, dead ones too
+    int64_t query_pieces;
+    int64_t key_pieces;
+    int64_t pieces() const;
+  };
+  struct Place {
+    Cut cut;
+    int64_t batch;
+    int64_t kv_head;
+    int64_t piece;
+  };
+  Cut CutOf(int64_t batch) const;
+  Place PlaceOf(int64_t piece) const;
+
+  bool TileOf(const Place& place, int64_t phase, kernels::BackwardTile* tile) const;
+  kernels::Tile Rows(const Place& place) const;
+  kernels::Tile Keys(const Place& place) const;
+  void PrepareAt(const Place& place) const;
+  void RunAt(const Place& place, int64_t phase, void* scratch) const;
+  void FinishAt(const Place& place) const;
+
+  const kernels::BackwardArgs& args_;
+  const kernels::BackwardEntry& entry_;
+  threading::Scratch list_;
+  int64_t* pieces_before_ = nullptr;  // [batch + 1]
+  int64_t num_phases_ = 0;
+  size_t scratch_bytes_ = 0;
+};
+
+}  // namespace flashlane
+
+#endif  // FLASHLANE_DISPATCH_BACKWARD_GRID_H_

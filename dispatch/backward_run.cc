@@ -1,0 +1,293 @@
+#include "dispatch/backward_run.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "dispatch/attention_run.h"
+#include "dispatch/backward_grid.h"
+#include "dispatch/cost.h"
+#include "dispatch/exec_options.h"
+#include "dispatch/log.h"
+#include "dispatch/registry.h"
+#include "dispatch/target.h"
+#include "kernels/kernels.h"
+#include "threading/parallel_for.h"
+#include "threading/partition.h"
+#include "threading/scratch.h"
+
+namespace flashlane {
+namespace {
+
+// Heads per thread from which on whole heads are what threads share: then nothing waits for a
+// phase to end.
+constexpr int64_t kHeadsPerThread = 4;
+
+int64_t TotalRows(const kernels::SequenceValues& ends, int64_t batch, int64_t length) {
+  return ends.data != nullptr ? ends.At(batch) : batch * length;
+}
+
+// What a call computes besides its outputs: a forward's out and lse where they were not kept,
+// delta, and the sums where outputs are of a type too narrow for them.
+class Workspace {
+ public:
+  Workspace(const kernels::BackwardArgs& args, DType dtype)
+      : args_(args),
+        element_bytes_(DTypeSize(dtype)),
+        sum_bytes_(dtype == DType::kF64 ? 8 : 4),
+        sums_apart_(element_bytes_ != sum_bytes_) {}
+
+  size_t bytes() {
+    kernels::BackwardArgs args = args_;
+    used_ = 0;
+    Assign(nullptr, &args);
+    return used_;
+  }
+
+  // Lets `args` point into `base`.
+  void Assign(void* base, kernels::BackwardArgs* args) {
+    base_ = static_cast<uint8_t*>(base);
+    used_ = 0;
+    kernels::ForwardArgs& forward = args->forward;
+    const int64_t heads = forward.num_heads, kv_heads = forward.num_kv_heads;
+    if (!HasForward(args_)) {
+      forward.out_strides = QueryStrides(heads, forward.head_dim_v);
+      forward.out = TakeQueries(heads * forward.head_dim_v, element_bytes_);
+      forward.lse_strides = QueryStrides(heads, 1);
+      forward.lse = TakeQueries(heads, sum_bytes_);
+    }
+    args->delta.strides = QueryStrides(heads, 1);
+    args->delta.data = TakeQueries(heads, sum_bytes_);
+    args->dq_sum = args->dq;
+    args->dk_sum = args->dk;
+    args->dv_sum = args->dv;
+    if (!sums_apart_) return;
+    if (args->dq.data != nullptr) {
+      args->dq_sum = {TakeQueries(heads * forward.head_dim, sum_bytes_),
+                      QueryStrides(heads, forward.head_dim)};
+    }
+    if (args->dk.data != nullptr) {
+      args->dk_sum = {TakeKeys(kv_heads * forward.head_dim, sum_bytes_),
+                      KeyStrides(kv_heads, forward.head_dim)};
+    }
+    if (args->dv.data != nullptr) {
+      args->dv_sum = {TakeKeys(kv_heads * forward.head_dim_v, sum_bytes_),
+                      KeyStrides(kv_heads, forward.head_dim_v)};
+    }
+  }
+
+  static bool HasForward(const kernels::BackwardArgs& args) {
+    return args.forward.out != nullptr && args.forward.lse != nullptr;
+  }
+
+ private:
+  // [batch, heads, rows, width]; of packed sequences [heads, all rows, width].
+  kernels::RowStrides Strides(const kernels::SequenceValues& ends, int64_t length, int64_t heads,
+                              int64_t width) const {
+    if (ends.data != nullptr) return {0, ends.At(args_.forward.batch) * width, width};
+    return {heads * length * width, length * width, width};
+  }
+  kernels::RowStrides QueryStrides(int64_t heads, int64_t width) const {
+    return Strides(args_.forward.cu_seqlens_q, args_.forward.seqlen_q, heads, width);
+  }
+  kernels::RowStrides KeyStrides(int64_t heads, int64_t width) const {
+    return Strides(args_.forward.cu_seqlens_k, args_.forward.seqlen_k, heads, width);
+  }
+  void* TakeQueries(int64_t per_row, size_t bytes) {
+    const kernels::ForwardArgs& forward = args_.forward;
+    return Take(TotalRows(forward.cu_seqlens_q, forward.batch, forward.seqlen_q), per_row, bytes);
+  }
+  void* TakeKeys(int64_t per_row, size_t bytes) {
+    const kernels::ForwardArgs& forward = args_.forward;
+    return Take(TotalRows(forward.cu_seqlens_k, forward.batch, forward.seqlen_k), per_row, bytes);
+  }
+  void* Take(int64_t rows, int64_t per_row, size_t bytes) {
+    constexpr size_t kAlign = threading::kScratchAlignment;
+    void* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (static_cast<size_t>(rows * per_row) * bytes + kAlign - 1) / kAlign * kAlign;
+    return at;
+  }
+
+  const kernels::BackwardArgs& args_;
+  const size_t element_bytes_, sum_bytes_;
+  const bool sums_apart_;
+  uint8_t* base_ = nullptr;
+  size_t used_ = 0;
+};
+
+Status OutOfScratch(size_t bytes) {
+  return {StatusCode::kOutOfMemory,
+          "scratch: " + std::to_string(bytes) + " bytes could not be allocated"};
+}
+
+// Threads and their scratch for units that may run at the same time.
+class Stage {
+ public:
+  Stage(int threads, size_t scratch_bytes) : threads_(threads), scratch_bytes_(scratch_bytes) {}
+
+  template <class Cost, class RunUnit>
+  Status Run(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
+    if (units == 0) return {};
+    const bool together = threads_ == 1 || units == 1;
+    threading::Partition partition;
+    if (!together) partition.Cut(units, cost, kMinTaskCost);
+    const auto tasks = partition.tasks();
+    const auto run = [&](int64_t task, void* scratch) noexcept {
+      const int64_t end = together ? units : tasks[static_cast<size_t>(task)].end;
+      int64_t unit = together ? 0 : tasks[static_cast<size_t>(task)].begin;
+      for (; unit < end; ++unit) run_unit(unit, scratch);
+    };
+    const int64_t num_tasks = together ? 1 : static_cast<int64_t>(tasks.size());
+    if (threading::ParallelFor(num_tasks, {threads_, scratch_bytes_}, run)) return {};
+    return OutOfScratch(scratch_bytes_);
+  }
+
+ private:
+  const int threads_;
+  const size_t scratch_bytes_;
+};
+
+Status RunGrid(const BackwardGrid& grid, const Stage& stage, int threads) {
+  if (threads == 1 || grid.num_heads() >= kHeadsPerThread * threads) {
+    return stage.Run(
+        grid.num_heads(), [&](int64_t head) noexcept { return grid.HeadCost(head); },
+        [&](int64_t head, void* scratch) noexcept { grid.RunHead(head, scratch); });
+  }
+  const auto prepare_cost = [&](int64_t piece) noexcept { return grid.PrepareCost(piece); };
+  Status status = stage.Run(grid.num_pieces(), prepare_cost,
+                            [&](int64_t piece, void*) noexcept { grid.Prepare(piece); });
+  for (int64_t phase = 0; phase < grid.num_phases() && status.ok(); ++phase) {
+    status = stage.Run(
+        grid.num_pieces(), [&](int64_t piece) noexcept { return grid.RunCost(piece, phase); },
+        [&](int64_t piece, void* scratch) noexcept { grid.Run(piece, phase, scratch); });
+  }
+  if (!status.ok()) return status;
+  return stage.Run(grid.num_pieces(), prepare_cost,
+                   [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
+}
+
+// Tiles of dbias, numbered column blocks first.
+Status RunBias(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
+               const Stage& stage) {
+  if (args.dbias == nullptr || entry.bias == nullptr) return {};
+  const kernels::ForwardArgs& forward = args.forward;
+  const kernels::BackwardPlan plan = entry.plan(args, {});
+  const int64_t batches = args.dbias_batch == 0 ? 1 : forward.batch;
+  const int64_t heads = args.dbias_head == 0 ? 1 : forward.num_heads;
+  const int64_t rows = args.dbias_row == 0 ? 1 : forward.seqlen_q;
+  const int64_t cols = args.dbias_col == 0 ? 1 : forward.seqlen_k;
+  const int64_t row_tiles = (rows + plan.bias_rows - 1) / plan.bias_rows;
+  const int64_t col_tiles = (cols + plan.bias_cols - 1) / plan.bias_cols;
+  const int64_t tiles = batches * heads * row_tiles * col_tiles;
+  const uint64_t cost = BackwardFlops(args) / static_cast<uint64_t>(std::max<int64_t>(tiles, 1));
+  return stage.Run(
+      tiles, [&](int64_t) noexcept { return cost; },
+      [&](int64_t unit, void* scratch) noexcept {
+        kernels::BiasTile tile;
+        const int64_t matrix = unit / (row_tiles * col_tiles);
+        tile.batch = matrix / heads;
+        tile.head = matrix % heads;
+        tile.row_begin = unit / col_tiles % row_tiles * plan.bias_rows;
+        tile.row_end = std::min(tile.row_begin + plan.bias_rows, rows);
+        tile.col_begin = unit % col_tiles * plan.bias_cols;
+        tile.col_end = std::min(tile.col_begin + plan.bias_cols, cols);
+        entry.bias(args, tile, scratch);
+      });
+}
+
+Status RunSinks(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
+                const Stage& stage) {
+  if (args.dsinks == nullptr || entry.sinks == nullptr) return {};
+  constexpr uint64_t kRowCost = 1000;  // an exponential of the C library, some 20 ns
+  const kernels::ForwardArgs& forward = args.forward;
+  const auto rows =
+      static_cast<uint64_t>(TotalRows(forward.cu_seqlens_q, forward.batch, forward.seqlen_q));
+  return stage.Run(
+      forward.num_heads, [&](int64_t) noexcept { return SaturatingProduct(rows, kRowCost); },
+      [&](int64_t head, void*) noexcept { entry.sinks(args, head); });
+}
+
+// The budget of all parts together: scratch of a forward is given back before the rest begins.
+Status CheckBudget(const kernels::BackwardArgs& args, bool runs_forward, uint64_t scratch,
+                   int64_t workers, const ExecOptions& options) {
+  if (options.max_flops != std::numeric_limits<uint64_t>::max()) {
+    const uint64_t flops =
+        SaturatingSum(BackwardFlops(args), runs_forward ? ForwardFlops(args.forward) : 0);
+    if (flops > options.max_flops) return OverFlops(flops, options);
+  }
+  return scratch > options.max_scratch_bytes ? OverScratch(scratch, workers, options) : Status();
+}
+
+Status FillForward(const kernels::BackwardArgs& args, DType dtype, const ExecOptions& options) {
+  ExecOptions forward = options;
+  forward.kernel = Kernel::kFlash;
+  forward.max_flops = forward.max_scratch_bytes = std::numeric_limits<uint64_t>::max();
+  return RunForward(args.forward, dtype, forward);
+}
+
+Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* args, int threads,
+           const ExecOptions& options) {
+  const kernels::BackwardEntry entry = row.backward(target.bit);
+  const BackwardGrid grid(*args, entry);
+  if (!grid.ok()) {
+    return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
+  }
+  const bool needs_forward = entry.plan(*args, {}).needs_forward;
+  const bool runs_forward = needs_forward && !Workspace::HasForward(*args);
+  const kernels::BackwardArgs asked = *args;
+  Workspace workspace(asked, row.dtype);
+  const size_t bytes = needs_forward ? workspace.bytes() : 0;
+  const int64_t workers = std::min<int64_t>(threads, std::max<int64_t>(grid.num_pieces(), 1));
+  uint64_t scratch = SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers));
+  if (runs_forward) {
+    const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
+    scratch = std::max(scratch,
+                       ForwardScratchBytes(args->forward, forward->forward(target.bit), threads));
+  }
+  scratch = SaturatingSum(scratch, bytes);
+  if (Status status = CheckBudget(*args, runs_forward, scratch, workers, options); !status.ok()) {
+    return status;
+  }
+  if (DebugLogEnabled()) {
+    LogDebug(std::string(row.name) + "/" + DTypeName(row.dtype) + " on " + target.name + ", " +
+             std::to_string(threads) + " threads, " + std::to_string(grid.num_pieces()) +
+             " pieces, scratch " + std::to_string(grid.scratch_bytes()) + " bytes, workspace " +
+             std::to_string(bytes) + " bytes");
+  }
+  const threading::Scratch memory(bytes);
+  if (!memory.ok()) return OutOfScratch(bytes);
+  if (needs_forward) workspace.Assign(memory.data(), args);
+  if (runs_forward) {
+    if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
+  }
+  const Stage stage(threads, grid.scratch_bytes());
+  Status status = RunGrid(grid, stage, threads);
+  if (status.ok()) status = RunBias(entry, *args, stage);
+  return status.ok() ? RunSinks(entry, *args, stage) : status;
+}
+
+}  // namespace
+
+Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& options) {
+  Target target;
+  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
+  const KernelRow* row = FindKernel(options.kernel, dtype, Operation::kBackward);
+  if (row == nullptr) {
+    return Status::Unsupported(std::string("kernel: ") +
+                               KernelName(options.kernel, Operation::kBackward) +
+                               " is no backward kernel for dtype " + DTypeName(dtype));
+  }
+  if (options.accumulator > Accumulator::kF64) {
+    return Status::InvalidArgument(
+        "accumulator: " + std::to_string(static_cast<int>(options.accumulator)) +
+        " is not one of kInput, kF32, kF64");
+  }
+  int threads = 1;
+  if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
+  args.forward.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
+  return Run(*row, target, &args, threads, options);
+}
+
+}  // namespace flashlane

@@ -1,0 +1,87 @@
+// P and dS of some rows and keys from S and dP, with rows in the lanes: P = exp(S - lse), dS = P *
+// (dP - delta), so that lse and delta are vectors that stay in registers.
+
+#if defined(FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_
+#undef FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_
+#else
+#define FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/exp2-inl.h"
+#include "kernels/online_softmax-inl.h"
+#include "kernels/tile_matmul-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlane::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Of one panel; lse and delta [kRows], the others [keys][kRows].
+template <typename C>
+struct GradientPanel {
+  const C* lse;  // in the domain's unit
+  const C* delta;
+  const C* slope;  // d score / d (scale * q.k): of softcap; null = 1
+  C* p;            // S, then P
+  C* ds;           // dP, then dS; null where it is not wanted
+};
+
+// A hidden pair (S = -inf) has P = 0 and dS = 0, whatever dP is.
+template <class Panel, Domain kDomain, size_t kVecs, typename C = typename Panel::C>
+HWY_NOINLINE void WeighGradients(const GradientPanel<C>& panel, int64_t keys) {
+  const Tag<C> d;
+  using V = hn::Vec<Tag<C>>;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kKeys = kVecs < kVectorsInLockStep ? kVectorsInLockStep / kVecs : 1;
+  const V minus_inf = hn::Set(d, -kInfinity<C>);
+  const V log2e = hn::Set(d, static_cast<C>(kLog2E));
+  V lse[kVecs], delta[kVecs];
+  HWY_UNROLL(4)
+  for (size_t v = 0; v < kVecs; ++v) {
+    lse[v] = hn::Load(d, panel.lse + v * lanes);
+    delta[v] = hn::Load(d, panel.delta + v * lanes);
+  }
+  const auto weigh = [&](auto num_keys, int64_t j) HWY_ATTR {
+    constexpr size_t kCount = num_keys() * kVecs;
+    V x[kCount];
+    hn::Mask<Tag<C>> hidden[kCount];
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kCount; ++i) {
+      const int64_t at = (j + static_cast<int64_t>(i / kVecs)) * Panel::kRows +
+                         static_cast<int64_t>(i % kVecs * lanes);
+      const V s = hn::Load(d, panel.p + at);
+      hidden[i] = hn::Eq(s, minus_inf);
+      x[i] = hn::Sub(s, lse[i % kVecs]);
+      if constexpr (kDomain == Domain::kExact) x[i] = hn::Mul(x[i], log2e);
+    }
+    WeightExp2(d, x);
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kCount; ++i) {
+      const int64_t at = (j + static_cast<int64_t>(i / kVecs)) * Panel::kRows +
+                         static_cast<int64_t>(i % kVecs * lanes);
+      hn::Store(hn::IfThenZeroElse(hidden[i], x[i]), d, panel.p + at);
+      if (panel.ds == nullptr) continue;
+      V ds = hn::Mul(x[i], hn::Sub(hn::Load(d, panel.ds + at), delta[i % kVecs]));
+      if (panel.slope != nullptr) ds = hn::Mul(ds, hn::Load(d, panel.slope + at));
+      hn::Store(hn::IfThenZeroElse(hidden[i], ds), d, panel.ds + at);
+    }
+  };
+  int64_t j = 0;
+  for (; j + static_cast<int64_t>(kKeys) <= keys; j += static_cast<int64_t>(kKeys)) {
+    weigh(std::integral_constant<size_t, kKeys>(), j);
+  }
+  for (; j < keys; ++j) weigh(std::integral_constant<size_t, 1>(), j);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashlane::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // FLASHLANE_KERNELS_BACKWARD_WEIGHTS_INL_H_

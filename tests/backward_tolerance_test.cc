@@ -1,0 +1,198 @@
+// The comparator of gradients accepts what is right and refuses what is wrong: mistakes that a
+// backward makes, planted one at a time.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "dispatch/dtype.h"
+#include "dispatch/tolerance.h"
+#include "tests/support/backward.h"
+
+namespace flashlane::testing {
+namespace {
+
+class BackwardToleranceTest : public ::testing::TestWithParam<DType> {
+ protected:
+  static BackwardResult Oracle(const BackwardProblem& problem) {
+    ExecOptions options;
+    options.kernel = Kernel::kNaive;
+    options.accumulator = GetParam() == DType::kF64 ? Accumulator::kF64 : Accumulator::kF32;
+    return problem.Run(options);
+  }
+  static ProblemSpec Spec() {
+    ProblemSpec spec;
+    spec.batch = 2;
+    spec.num_heads = 4;
+    spec.num_kv_heads = 2;
+    spec.seqlen_q = 24;
+    spec.seqlen_k = 40;
+    spec.head_dim = spec.head_dim_v = 16;
+    return spec;
+  }
+  // The gradients of another problem must not pass for those of this one, its own must.
+  static void ExpectTold(const ProblemSpec& right, const ProblemSpec& wrong) {
+    const BackwardProblem problem(right, GetParam());
+    const BackwardReference reference = ReferenceOf(problem);
+    EXPECT_TRUE(Agrees(reference, Oracle(problem))) << right.ToString();
+    EXPECT_FALSE(Agrees(reference, Oracle(BackwardProblem(wrong, GetParam())))) << wrong.ToString();
+  }
+};
+
+TEST_P(BackwardToleranceTest, ACallThatIsNotQuiteTheSame) {
+  ProblemSpec causal = Spec();
+  causal.params.causal = true;
+  ProblemSpec shifted = causal;
+  shifted.params.q_start = 1;
+  ExpectTold(causal, shifted);
+  ProblemSpec window = Spec();
+  window.params.window_size_left = 7;
+  ProblemSpec wider = window;
+  wider.params.window_size_left = 8;
+  ExpectTold(window, wider);
+  ProblemSpec scaled = Spec();
+  scaled.params.softmax_scale = 0.27;
+  ExpectTold(Spec(), scaled);
+  ProblemSpec capped = Spec();
+  capped.params.softcap = 3.0;
+  ProblemSpec otherwise = capped;
+  otherwise.params.softcap = 3.5;
+  ExpectTold(capped, otherwise);
+  ProblemSpec short_keys = Spec();
+  short_keys.params.k_len = 39;
+  ExpectTold(Spec(), short_keys);
+}
+
+// Each gradient, each on its own.
+TEST_P(BackwardToleranceTest, OneElementThatIsOff) {
+  ProblemSpec spec = Spec();
+  spec.sinks = true;
+  spec.bias_dims = 14;
+  const BackwardProblem problem(spec, GetParam());
+  const BackwardReference reference = ReferenceOf(problem);
+  const BackwardResult right = Oracle(problem);
+  // Weights and dS may have been rounded to bf16.
+  const double roundings = GetParam() == DType::kBF16 ? 60 : 10;
+  const double relative = std::max(1e-4, roundings * UnitRoundoff(GetParam()));
+  const struct {
+    const GradientReference& truth;
+    const OwnedTensor& tensor;
+  } gradients[] = {{reference.dq, right.dq},
+                   {reference.dk, right.dk},
+                   {reference.dv, right.dv},
+                   {reference.dbias, right.dbias},
+                   {reference.dsinks, right.dsinks}};
+  for (const auto& [truth, tensor] : gradients) {
+    EXPECT_TRUE(CompareGradient(truth, tensor.View()).agrees) << truth.name;
+    const std::vector<double>& values = truth.values;
+    const auto largest = std::max_element(
+        values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
+    const auto at = static_cast<size_t>(largest - values.begin());
+    // dsinks is a sum of both signs over all rows, each with the rounding of its out.
+    const double off = truth.rank == 1 ? std::max(0.01, 50 * relative) : relative;
+    for (const double wrong :
+         {*largest * (1 + off), -*largest, 0.0, std::numeric_limits<double>::quiet_NaN(),
+          std::numeric_limits<double>::infinity()}) {
+      std::vector<double> changed = tensor.Values();
+      changed[at] = wrong;
+      OwnedTensor copy = tensor;
+      ConstTensorView view = tensor.view;
+      // Row-major tensors: the results of this layout are dense.
+      std::vector<std::byte> bytes(copy.storage.size());
+      ConvertElements(changed.data(), DType::kF64, bytes.data(), view.dtype,
+                      static_cast<int64_t>(changed.size()));
+      copy.storage = bytes;
+      const Comparison comparison = CompareGradient(truth, copy.View());
+      EXPECT_FALSE(comparison.agrees) << truth.name << " " << wrong;
+      EXPECT_EQ(comparison.message.rfind(std::string(truth.name) + "[", 0), 0u)
+          << comparison.message;
+    }
+    ConstTensorView other = tensor.View();
+    other.shape[0] -= 1;
+    EXPECT_FALSE(CompareGradient(truth, other).agrees);
+    other = tensor.View();
+    other.dtype = DType::kI32;
+    EXPECT_FALSE(CompareGradient(truth, other).agrees);
+  }
+}
+
+// Sums that miss a term: heads of a group not summed, delta or the cap's factor left out.
+TEST_P(BackwardToleranceTest, WhatABackwardForgets) {
+  ProblemSpec spec = Spec();
+  const BackwardProblem problem(spec, GetParam());
+  const BackwardReference reference = ReferenceOf(problem);
+  BackwardProblem one_head = problem;
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t i = 0; i < spec.seqlen_q; ++i) {
+      for (int64_t d = 0; d < spec.head_dim_v; ++d) one_head.dout.Set({b, 1, i, d}, 0.0);
+    }
+  }
+  const BackwardResult partial = Oracle(one_head);
+  EXPECT_FALSE(CompareGradient(reference.dk, partial.dk.View()).agrees);
+  EXPECT_FALSE(CompareGradient(reference.dv, partial.dv.View()).agrees);
+}
+
+// What nothing contributes to is exactly zero.
+TEST_P(BackwardToleranceTest, AlmostZeroIsNotZero) {
+  ProblemSpec spec = Spec();
+  spec.params.k_len = 30;
+  spec.params.window_size_left = 2;
+  spec.params.q_start = 20;  // rows from 12 on see nothing
+  const BackwardProblem problem(spec, GetParam());
+  const BackwardReference reference = ReferenceOf(problem);
+  BackwardResult result = Oracle(problem);
+  EXPECT_TRUE(Agrees(reference, result));
+  const double least = GetParam() == DType::kF16 ? 6e-8 : 1e-38;
+  BackwardResult wrong = result;
+  wrong.dk.Set({1, 1, 30, 3}, least);
+  EXPECT_FALSE(Agrees(reference, wrong));
+  wrong = result;
+  wrong.dv.Set({0, 1, 39, 0}, least);
+  EXPECT_FALSE(Agrees(reference, wrong));
+  wrong = result;
+  wrong.dq.Set({0, 3, 20, 5}, -least);
+  EXPECT_FALSE(Agrees(reference, wrong));
+}
+
+TEST_P(BackwardToleranceTest, TakesAnswersFromElsewhere) {
+  const BackwardProblem problem(Spec(), GetParam());
+  BackwardReference reference = ReferenceOf(problem);
+  std::vector<double> dk = reference.dk.values;
+  BackwardAnswers answers;
+  answers.dk = ConstTensorView(dk.data(), DType::kF64, {2, 2, 40, 16});
+  const AttentionParams& params = problem.spec().params;
+  ASSERT_TRUE(MakeBackwardReference(problem.Inputs(), params, answers, 0, &reference).ok());
+  EXPECT_TRUE(Agrees(reference, Oracle(problem)));
+  dk[7] += 0.5;
+  ASSERT_TRUE(MakeBackwardReference(problem.Inputs(), params, answers, 0, &reference).ok());
+  EXPECT_FALSE(Agrees(reference, Oracle(problem)));
+  answers.dk.shape[3] = 15;
+  EXPECT_FALSE(MakeBackwardReference(problem.Inputs(), params, answers, 0, &reference).ok());
+  answers.dk = ConstTensorView(dk.data(), DType::kF32, {2, 2, 40, 16});
+  EXPECT_FALSE(MakeBackwardReference(problem.Inputs(), params, answers, 0, &reference).ok());
+}
+
+TEST_P(BackwardToleranceTest, PassesErrorsOn) {
+  const BackwardProblem problem(Spec(), GetParam());
+  BackwardReference reference;
+  BackwardInputs inputs = problem.Inputs();
+  inputs.dout.shape[2] = 23;
+  EXPECT_EQ(MakeBackwardReference(inputs, {}, {}, 0, &reference).code(),
+            StatusCode::kInvalidArgument);
+  inputs.dout = {};
+  EXPECT_EQ(MakeBackwardReference(inputs, {}, {}, 0, &reference).code(),
+            StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BackwardToleranceTest,
+                         ::testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return DTypeName(info.param); });
+
+}  // namespace
+}  // namespace flashlane::testing
