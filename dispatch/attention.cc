@@ -145,11 +145,7 @@ Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& opt
     return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel, operation) +
                                " is no attention kernel for dtype " + DTypeName(dtype));
   }
-  if (options.accumulator > Accumulator::kF64) {
-    return Status::InvalidArgument(
-        "accumulator: " + std::to_string(static_cast<int>(options.accumulator)) +
-        " is not one of kInput, kF32, kF64");
-  }
+  if (Status status = CheckAccumulator(options); !status.ok()) return status;
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
 

@@ -7,8 +7,6 @@
 namespace flashlane {
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t NumKeys(const kernels::ForwardArgs& args, int64_t batch) {
   const kernels::SequenceValues& ends = args.cu_seqlens_k;
   return ends.data == nullptr ? args.seqlen_k : ends.At(batch + 1) - ends.At(batch);
@@ -42,8 +40,8 @@ BackwardGrid::Cut BackwardGrid::CutOf(int64_t batch) const {
   cut.sequence = kernels::Sequence::Of(args_.forward, batch);
   cut.plan = entry_.plan(args_, cut.sequence);
   cut.num_keys = NumKeys(args_.forward, batch);
-  cut.query_pieces = DivideUp(cut.sequence.seqlen_q, cut.plan.queries_per_piece);
-  cut.key_pieces = DivideUp(cut.sequence.k_len, cut.plan.keys_per_piece);
+  cut.query_pieces = kernels::DivideUp(cut.sequence.seqlen_q, cut.plan.queries_per_piece);
+  cut.key_pieces = kernels::DivideUp(cut.sequence.k_len, cut.plan.keys_per_piece);
   return cut;
 }
 

@@ -279,11 +279,7 @@ Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& o
                                KernelName(options.kernel, Operation::kBackward) +
                                " is no backward kernel for dtype " + DTypeName(dtype));
   }
-  if (options.accumulator > Accumulator::kF64) {
-    return Status::InvalidArgument(
-        "accumulator: " + std::to_string(static_cast<int>(options.accumulator)) +
-        " is not one of kInput, kF32, kF64");
-  }
+  if (Status status = CheckAccumulator(options); !status.ok()) return status;
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
   args.forward.accumulator = static_cast<kernels::Accumulator>(options.accumulator);

@@ -30,4 +30,11 @@ Status ThreadLimit(const ExecOptions& options, int* limit) {
   return {};
 }
 
+Status CheckAccumulator(const ExecOptions& options) {
+  if (options.accumulator <= Accumulator::kF64) return {};
+  return Status::InvalidArgument(
+      "accumulator: " + std::to_string(static_cast<int>(options.accumulator)) +
+      " is not one of kInput, kF32, kF64");
+}
+
 }  // namespace flashlane

@@ -10,6 +10,9 @@ namespace flashlane {
 // Threads the call may use, at least 1: the options', else the environment's, else the arena's.
 Status ThreadLimit(const ExecOptions& options, int* limit);
 
+// Whether the oracle's accumulator is one.
+Status CheckAccumulator(const ExecOptions& options);
+
 // Only building a message or a list can throw, and only before any output is touched.
 template <typename Function>
 Status WithoutThrowing(const Function& function) noexcept {

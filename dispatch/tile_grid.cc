@@ -7,8 +7,6 @@
 namespace flashlane {
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Queries of all sequences.
 int64_t NumQueries(const kernels::ForwardArgs& args) {
   return args.cu_seqlens_q.data != nullptr ? args.cu_seqlens_q.At(args.batch)
@@ -53,7 +51,7 @@ TileGrid::TileGrid(const kernels::ForwardArgs& args, const kernels::ForwardEntry
   tiles_before_[0] = partials_before_[0] = 0;
   for (int64_t b = 0; b < args.batch; ++b) {
     const Cut cut = CutOf(b);
-    const int64_t heads = DivideUp(args.num_kv_heads, cut.heads_per_tile);
+    const int64_t heads = kernels::DivideUp(args.num_kv_heads, cut.heads_per_tile);
     tiles_before_[b + 1] = tiles_before_[b] + heads * cut.splits.count * cut.row_tiles();
     const int64_t partials = cut.splits.count == 1 ? 0 : cut.splits.count;
     partials_before_[b + 1] = partials_before_[b] + partials * kernels::Partial::NumElements(
@@ -70,10 +68,10 @@ kernels::KeySplits TileGrid::SplitsOf(const kernels::Sequence& sequence) const {
 int64_t TileGrid::StreamHeads(int64_t num_splits, int threads) const {
   const bool together = args_.k_strides.head <= args_.k_strides.row;
   if (!together || args_.num_kv_heads == 1) return 1;
-  const int64_t tiles = threads == 1 ? 1 : DivideUp(threads * kTilesPerThread, num_splits);
+  const int64_t tiles = threads == 1 ? 1 : kernels::DivideUp(threads * kTilesPerThread, num_splits);
   int64_t heads = std::max<int64_t>(args_.num_kv_heads / std::min(tiles, args_.num_kv_heads), 1);
   while (heads > 1 && entry_.streams.scratch_bytes(args_, heads) > kMaxStreamBytes) {
-    heads = DivideUp(heads, 2);
+    heads = kernels::DivideUp(heads, 2);
   }
   return heads;
 }

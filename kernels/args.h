@@ -19,6 +19,8 @@ constexpr int64_t SaturatingAdd(int64_t a, int64_t b) {
   return b > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
 }
 
+constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // Strides of a [batch, heads, rows, width] operand whose width stride is 1.
 struct RowStrides {
   int64_t batch = 0;

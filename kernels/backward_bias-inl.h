@@ -187,7 +187,9 @@ void RunSinkGradient(const BackwardArgs& args, int64_t head) {
   const ForwardArgs& forward = args.forward;
   const double sink = LoadOperand<T>(forward.sinks, head * forward.sinks.stride);
   double sum = 0;
-  for (int64_t b = 0; b < forward.batch; ++b) {
+  // A sink of -inf weighs nothing, whatever delta is.
+  const bool weighs = !(std::isinf(sink) && sink < 0);
+  for (int64_t b = 0; weighs && b < forward.batch; ++b) {
     const Sequence sequence = Sequence::Of(forward, b);
     const C* lse = static_cast<const C*>(forward.lse) + b * forward.lse_strides.batch +
                    head * forward.lse_strides.head;

@@ -39,7 +39,8 @@ struct ForwardEntry {
 struct BackwardEntry {
   // For one sequence: lengths differ from sequence to sequence.
   BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
-  // delta of the tile's rows (as ForwardEntry's tiles: of one kv head), and zeros in their dq_sum.
+  // delta of the tile's rows (as ForwardEntry's tiles: of one kv head) where the plan needs it, and
+  // zeros in their dq_sum.
   void (*delta)(const BackwardArgs& args, const Tile& tile) = nullptr;
   // Zeros in dk_sum and dv_sum of keys [row_begin, row_end) of one kv head: of all the sequence
   // has, dead ones too.

@@ -122,7 +122,7 @@ TEST_P(BackwardToleranceTest, OneElementThatIsOff) {
   }
 }
 
-// Sums that miss a term: heads of a group not summed, delta or the cap's factor left out.
+// Sums that miss a term: heads of a group not summed, delta left out.
 TEST_P(BackwardToleranceTest, WhatABackwardForgets) {
   ProblemSpec spec = Spec();
   const BackwardProblem problem(spec, GetParam());
@@ -136,6 +136,14 @@ TEST_P(BackwardToleranceTest, WhatABackwardForgets) {
   const BackwardResult partial = Oracle(one_head);
   EXPECT_FALSE(CompareGradient(reference.dk, partial.dk.View()).agrees);
   EXPECT_FALSE(CompareGradient(reference.dv, partial.dv.View()).agrees);
+
+  Result forward = problem.problem.Run({});
+  for (std::byte& byte : forward.out_tensor.storage) byte = std::byte{0};  // so that delta is 0
+  const BackwardResult no_delta = problem.RunKept({}, forward);
+  ASSERT_TRUE(no_delta.status.ok()) << no_delta.status.message();
+  EXPECT_FALSE(CompareGradient(reference.dq, no_delta.dq.View()).agrees);
+  EXPECT_FALSE(CompareGradient(reference.dk, no_delta.dk.View()).agrees);
+  EXPECT_TRUE(CompareGradient(reference.dv, no_delta.dv.View()).agrees);
 }
 
 // What nothing contributes to is exactly zero.

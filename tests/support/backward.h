@@ -28,8 +28,7 @@ struct BackwardResult {
   Status status;
   OwnedTensor dq, dk, dv, dbias, dsinks;  // absent where not asked for
 
-  // The raw bytes of one or of all, for exact comparison.
-  static std::vector<std::byte> Bits(const OwnedTensor& tensor) { return tensor.storage; }
+  // The raw bytes of all, for exact comparison.
   std::vector<std::byte> bits() const;
   BackwardOutputs Outputs();
 };

@@ -40,13 +40,18 @@ struct BackwardOutputs {
 // Every query row that sees no key, and every key that no query sees, contributes exactly nothing
 // and has gradients of exactly 0; so have keys at or past k_len, which are never read. What a
 // hidden key holds reaches no gradient. A visible NaN or infinite value reaches the gradients of
-// its own query rows and of the keys that they see. A score of -inf counts as hidden.
+// its own query rows and of the keys that they see; where scores are capped, one in q or k only as
+// far as the cap's slope, which is 0 there, lets it, and one in dout not to dv of keys whose weight
+// underflows. A score of -inf counts as hidden.
+//
+// P comes from lse, whose rounding it magnifies: to a relative error of about |lse| * 2^-24 (F64:
+// 2^-53). So a row whose scores are beyond 2^24 (a bias near the lowest float on all its keys) has
+// weights of 1 where the forward has 1 / n; the oracle has not.
 //
 // Same bits on every repeat, for any thread count, and for a sequence alone or in a batch (dbias
-// and dsinks, which may be sums over the batch, excepted). Kept results have been rounded to their
-// dtypes, so that gradients from them may differ in their last bits from those without.
-// ExecOptions as for Attention; Kernel::kNaive is the scalar oracle, which never uses kept results.
-// Errors as for Attention; on any error no output byte has changed.
+// and dsinks, which may be sums over the batch, excepted), with the results of Attention on the
+// same target kept or without. ExecOptions as for Attention; Kernel::kNaive is the scalar oracle,
+// which never uses kept results. Errors as for Attention; on any error no output byte has changed.
 // Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 FLASHLANE_API Status AttentionBackward(const BackwardInputs& inputs, const AttentionParams& params,
                                        const BackwardOutputs& outputs,
