@@ -33,6 +33,7 @@ constexpr RopeShape kRopeShapes[] = {
     {"inplace_8k_interleaved", 8192, false, true, true, true},
     {"inplace_8k_bhsd", 8192, true, true, false, false},
     {"copy_8k", 8192, false, false, false, true},
+    {"copy_8k_interleaved", 8192, false, false, true, false},
     {"copy_8k_bhsd", 8192, true, false, false, false},
     {"decode_16", 16, false, true, false, false},  // in L2: what a step of decode costs
 };
@@ -104,7 +105,7 @@ RowResult MeasureRope(const RopeCase& test, double seconds) {
   Workload workload;
   workload.call = call;
   workload.work = operands.bytes();
-  workload.clock = Clock::kWall;  // a thread that waits for memory runs
+  if (test.threads > 1) workload.clock = Clock::kWall;
   // The probe moves as many bytes, and is its own evidence of a quiet machine.
   const Meter meter(
       MoveProbe(static_cast<size_t>(operands.bytes() / 2), test.shape->in_place, target.bit));

@@ -13,6 +13,22 @@ double PlainFrequency(double theta, const FrequencyOutput& out, int64_t i) {
   return std::pow(theta, -2.0 * static_cast<double>(i) / out.rotary_dim());
 }
 
+struct CosSin {
+  double cos, sin;
+};
+
+// The angle is angle + rest: far out, what the product's rounding loses would be many units in the
+// last place of an F64 table.
+CosSin CosSinOfProduct(double position, double frequency) {
+  constexpr double kSquareIsNothing = 0x1p-27;
+  const double angle = position * frequency;
+  const double rest = std::fma(position, frequency, -angle);
+  const double c = std::cos(angle), s = std::sin(angle);
+  if (std::abs(rest) <= kSquareIsNothing) return {c - s * rest, s + c * rest};
+  const double rest_c = std::cos(rest), rest_s = std::sin(rest);
+  return {c * rest_c - s * rest_s, s * rest_c + c * rest_s};
+}
+
 }  // namespace
 
 void PlainFrequencies(double theta, const FrequencyOutput& out) {
@@ -70,15 +86,9 @@ void FillRopeTable(const RopeTableArgs& args, int64_t begin, int64_t end) {
     T* const cos = static_cast<T*>(args.cos) + row * args.cos_stride;
     T* const sin = static_cast<T*>(args.sin) + row * args.sin_stride;
     for (int64_t i = 0; i < args.pairs; ++i) {
-      const double frequency = args.inv_freq[i * args.inv_freq_stride];
-      // The angle is angle + rest: far out, what the product's rounding loses would be many units
-      // in the last place of an F64 table.
-      const double angle = position * frequency;
-      const double rest = std::fma(position, frequency, -angle);
-      const double c = std::cos(angle);
-      const double s = std::sin(angle);
-      cos[i] = static_cast<T>(args.attention_factor * (c - s * rest));
-      sin[i] = static_cast<T>(args.attention_factor * (s + c * rest));
+      const CosSin of = CosSinOfProduct(position, args.inv_freq[i * args.inv_freq_stride]);
+      cos[i] = static_cast<T>(args.attention_factor * of.cos);
+      sin[i] = static_cast<T>(args.attention_factor * of.sin);
     }
   }
 }

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -27,8 +29,10 @@ struct Call {
   std::vector<float> cos = std::vector<float>(6 * 2, 0.5f);
   std::vector<float> sin = std::vector<float>(6 * 2, 0.25f);
   std::vector<float> q = std::vector<float>(2 * 4 * 3 * 5, 1.0f), q_out = q;
-  std::vector<float> k = std::vector<float>(2 * 2 * 3 * 5, 2.0f), k_out = k;
-  std::vector<int64_t> positions{0, 5, 2, 3, 4, 1};
+  // Of k and positions there is more than is used, so that an output that is laid over them meets
+  // nothing else.
+  std::vector<float> k = std::vector<float>(q.size(), 2.0f), k_out = k;
+  std::vector<int64_t> positions = std::vector<int64_t>(k.size(), 0);
 
   double theta = 10000.0;
   RopeScaling scaling;
@@ -42,6 +46,8 @@ struct Call {
   ExecOptions options;
 
   Call() {
+    const int64_t rows[] = {0, 5, 2, 3, 4, 1};
+    std::copy(std::begin(rows), std::end(rows), positions.begin());
     table_inputs.inv_freq = inv_freq;
     table.cos = TensorView(cos.data(), DType::kF32, {6, 2});
     table.sin = TensorView(sin.data(), DType::kF32, {6, 2});

@@ -203,6 +203,25 @@ TEST(RopeTableTest, Position1000003) {
   }
 }
 
+// Positions of 11 bits and zeros, whose products long double holds exactly and F64 does not; up to
+// where what F64 loses of an angle is half a radian.
+TEST(RopeTableTest, FarOut) {
+  const std::vector<double> frequencies = Frequencies(128, 10000.0);
+  for (const int exponent : {0, 15, 30, 42}) {
+    for (const int64_t sign : {1, -1}) {
+      RopeTableInputs inputs = InputsOf(frequencies);
+      inputs.start = sign * (int64_t{2047} << exponent);
+      const Table table(DType::kF64, inputs, 1);
+      for (int64_t i = 0; i < 64; ++i) {
+        const long double angle =
+            static_cast<long double>(inputs.start) * frequencies[static_cast<size_t>(i)];
+        EXPECT_NEAR(table.cos.At({0, i}), static_cast<double>(std::cos(angle)), 0x1p-51) << i;
+        EXPECT_NEAR(table.sin.At({0, i}), static_cast<double>(std::sin(angle)), 0x1p-51) << i;
+      }
+    }
+  }
+}
+
 TEST(RopeTableTest, ListsOfPositionsAndTheFactor) {
   const std::vector<double> frequencies = Frequencies(6, 100.0);
   RopeTableInputs range = InputsOf(frequencies), list = range;
