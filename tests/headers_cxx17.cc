@@ -5,6 +5,7 @@
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
+#include "flashlane/rope.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
 
