@@ -234,6 +234,7 @@ void RunBackwardPiece(const BackwardArgs& args, const BackwardTile& tile, void* 
 template <typename T>
 void ClearKeys(const BackwardArgs& args, const Tile& tile) {
   using C = Compute<T>;
+  if (args.dk_sum.data == nullptr && args.dv_sum.data == nullptr) return;
   const int64_t first = Sequence::Of(args.forward, tile.batch).k_begin;
   for (int64_t j = first + tile.row_begin; j < first + tile.row_end; ++j) {
     if (args.dk_sum.data != nullptr) {

@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
@@ -148,29 +147,24 @@ class BiasGradient {
   }
 
   void Store() const {
-    const ScoreOperand& bias = args_.forward.bias;
-    if constexpr (!std::is_same_v<T, float>) {
-      if (bias.is_f32) return StoreAs(static_cast<float*>(args_.dbias));
-    }
-    StoreAs(static_cast<T*>(args_.dbias));
-  }
-
-  template <typename Out>
-  void StoreAs(Out* to) const {
-    to += tile_.batch * args_.dbias_batch + tile_.head * args_.dbias_head;
+    const int64_t matrix = tile_.batch * args_.dbias_batch + tile_.head * args_.dbias_head;
     for (int64_t col = tile_.col_begin; col < tile_.col_end; ++col) {
       const C* sums = scratch_.sums + (col - tile_.col_begin) * kRows;
-      Out* column = to + col * args_.dbias_col;
+      const int64_t column = matrix + col * args_.dbias_col;
       if (args_.dbias_row == 0) {
         C sum = 0;
         for (int64_t lane = 0; lane < kRows; ++lane) sum += sums[lane];
-        *column = hwy::ConvertScalarTo<Out>(sum);
+        StoreAt(column, sum);
         continue;
       }
       for (int64_t row = tile_.row_begin; row < tile_.row_end; ++row) {
-        column[row * args_.dbias_row] = hwy::ConvertScalarTo<Out>(sums[row - tile_.row_begin]);
+        StoreAt(column + row * args_.dbias_row, sums[row - tile_.row_begin]);
       }
     }
+  }
+
+  void StoreAt(int64_t index, C value) const {
+    StoreOperand<T>(args_.dbias, args_.forward.bias.is_f32, index, static_cast<double>(value));
   }
 
   const BackwardArgs& args_;
@@ -210,12 +204,7 @@ void RunSinkGradient(const BackwardArgs& args, int64_t head) {
       sum -= weight * static_cast<double>(row.delta);
     }
   }
-  const int64_t at = head * args.dsinks_stride;
-  if (std::is_same_v<T, float> || forward.sinks.is_f32) {
-    static_cast<float*>(args.dsinks)[at] = static_cast<float>(sum);
-  } else {
-    static_cast<T*>(args.dsinks)[at] = hwy::ConvertScalarTo<T>(sum);
-  }
+  StoreOperand<T>(args.dsinks, forward.sinks.is_f32, head * args.dsinks_stride, sum);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -30,8 +30,9 @@ BackwardPlan PlanBackward(const BackwardArgs& args, const Sequence& sequence) {
   const BackwardBlocks blocks = Unit::Blocks(args.forward);
   const BackwardBlocks bias_blocks = BiasBlocksOf<Unit>(args.forward);
   BackwardPlan plan;
-  plan.queries_per_piece = PieceLength(sequence.seqlen_q, 1);
-  plan.keys_per_piece = PieceLength(sequence.k_len, blocks.block_k);
+  plan.queries_per_piece =
+      PieceLength(sequence.seqlen_q, std::max<int64_t>(kMinPieceRows / args.forward.group(), 1), 1);
+  plan.keys_per_piece = PieceLength(sequence.k_len, kMinPieceKeys, blocks.block_k);
   plan.bias_rows = bias_blocks.block_q;
   plan.bias_cols = bias_blocks.block_k;
   Carver piece(nullptr);

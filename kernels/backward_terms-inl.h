@@ -61,7 +61,9 @@ class RowPreparation {
         tile_(tile),
         sequence_(Sequence::Of(args.forward, tile.batch)),
         rows_(args.forward, tile, sequence_),
-        unit_(ScoreUnit<Unit>(args.forward)) {}
+        unit_(ScoreUnit<Unit>(args.forward)),
+        needs_delta_(args.dq.data != nullptr || args.dk.data != nullptr || args.dbias != nullptr ||
+                     args.dsinks != nullptr) {}
 
   void Run(void* scratch_memory) const {
     const BackwardBlocks blocks = Unit::Blocks(args_.forward);
@@ -95,9 +97,11 @@ class RowPreparation {
     Terms& terms = TermsOf(r);
     terms.shift = static_cast<C>(static_cast<double>(Lse(r)) * unit_);
     terms.factor = 1;
-    terms.delta = Dot(rows_.template RowPointer<const T>(args_.dout, args_.dout_strides, r),
-                      rows_.template RowPointer<const T>(forward.out, forward.out_strides, r),
-                      forward.head_dim_v);
+    terms.delta = !needs_delta_
+                      ? C{0}
+                      : Dot(rows_.template RowPointer<const T>(args_.dout, args_.dout_strides, r),
+                            rows_.template RowPointer<const T>(forward.out, forward.out_strides, r),
+                            forward.head_dim_v);
     // Infinite only where dout is: then dP is, too, and what is left of the two is no number.
     if (std::isinf(terms.delta)) terms.delta = std::numeric_limits<C>::quiet_NaN();
     if (args_.dq_sum.data == nullptr) return;
@@ -140,6 +144,7 @@ class RowPreparation {
   const Sequence sequence_;
   const TileRows<Panel> rows_;
   const double unit_;
+  const bool needs_delta_;  // dv alone does not
 };
 
 template <class Unit>

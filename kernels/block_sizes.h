@@ -116,12 +116,16 @@ constexpr BackwardBlocks ChooseBackwardPairBlocks(int64_t head_dim, int64_t head
       {8 * head_dim + 4 * head_dim_v, 4 * head_dim + 2 * head_dim_v, key_granule}, panel_rows);
 }
 
-// Queries and keys per unit of the backward: the fewer units, the less often rows are packed; but
-// tiles of one phase are what threads share.
-inline constexpr int64_t kMinPieceLength = 512;
+// Units of the backward, which are what threads share of one kv head: a strip of 256 query rows at
+// least, which every pass over keys takes at once anyway; 512 keys at least, for packing a strip
+// anew costs as much as some 10 keys; and so few that the phases between which threads wait stay
+// few.
+inline constexpr int64_t kMinPieceRows = 256;
+inline constexpr int64_t kMinPieceKeys = 512;
 inline constexpr int64_t kMaxPieces = 16;
-constexpr int64_t PieceLength(int64_t length, int64_t granule) {
-  const int64_t pieces = std::clamp<int64_t>(length / kMinPieceLength, 1, kMaxPieces);
+// Of `length`, in even pieces of at least `least` and multiples of `granule`.
+constexpr int64_t PieceLength(int64_t length, int64_t least, int64_t granule) {
+  const int64_t pieces = std::clamp<int64_t>(length / least, 1, kMaxPieces);
   const int64_t even = std::max<int64_t>((length + pieces - 1) / pieces, 1);
   return (even + granule - 1) / granule * granule;
 }

@@ -49,6 +49,16 @@ HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
   return LoadScalar(static_cast<const T*>(operand.data) + index);
 }
 
+// Rounds `value` to element `index` of an operand that is of type T or F32.
+template <typename T>
+HWY_INLINE void StoreOperand(void* data, bool is_f32, int64_t index, double value) {
+  if (is_f32) {
+    static_cast<float*>(data)[index] = static_cast<float>(value);
+  } else {
+    static_cast<T*>(data)[index] = hwy::ConvertScalarTo<T>(value);
+  }
+}
+
 // Types that convert by vectors; the others by elements.
 template <typename T>
 inline constexpr bool kConvertsVectors = kHasF16Conversion || !std::is_same_v<T, hwy::float16_t>;
