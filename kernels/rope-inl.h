@@ -111,11 +111,11 @@ HWY_INLINE void RotateInterleaved(const RopeRow<Compute<T>>& row, const T* from,
   std::copy(pairs, pairs + 2 * rest, to + 2 * i);
 }
 
-// Asks for the row that lies kRopeAheadBytes further on, if there is one.
-template <typename T>
+// Asks for the row that lies kAhead bytes further on, if there is one.
+template <int64_t kAhead, typename T>
 HWY_INLINE void PrefetchAhead(const T* row, int64_t head_dim) {
   constexpr int64_t kLine = 64 / sizeof(T);
-  const T* ahead = row + kRopeAheadBytes / static_cast<int64_t>(sizeof(T));
+  const T* ahead = row + kAhead / static_cast<int64_t>(sizeof(T));
   for (int64_t i = 0; i < head_dim; i += kLine) hwy::Prefetch(ahead + i);
 }
 

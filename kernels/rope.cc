@@ -41,38 +41,50 @@ struct RopeBlock {
   int64_t head_begin, head_end;
 };
 
-// One row of the tables turns all heads of a token.
-template <typename T, bool kInterleaved>
-void RotateTokens(const RopeArgs& args, const RopeOperand& operand, const RopeBlock& block) {
-  const int64_t x_head = operand.x_strides.head, out_head = operand.out_strides.head;
-  const int64_t head_dim = operand.head_dim;
-  for (int64_t t = block.begin; t < block.end; ++t) {
-    const auto row = RopeRow<Compute<T>>::Of(args.tables, args.positions.At(block.batch, t));
-    const auto rows = HeadRows<T>::Of(operand, block.batch, block.head_begin);
-    const T* x = rows.x + t * operand.x_strides.row;
-    T* out = rows.out + t * operand.out_strides.row;
-    for (int64_t head = block.head_begin; head < block.head_end; ++head) {
-      if (args.prefetches) PrefetchAhead(x, head_dim);
-      RotateRow<T, kInterleaved>(row, x, head_dim, out);
-      x += x_head;
-      out += out_head;
+// `count` heads of token t, by one row of the tables.
+template <typename T, bool kInterleaved, int64_t kAhead>
+HWY_INLINE void RotateToken(const RopeArgs& args, const RopeOperand& operand,
+                            const HeadRows<T>& rows, const RopeRow<Compute<T>>& row, int64_t t,
+                            int64_t count) {
+  const T* x = rows.x + t * operand.x_strides.row;
+  T* out = rows.out + t * operand.out_strides.row;
+  for (int64_t i = 0; i < count; ++i) {
+    if (args.prefetches) {
+      PrefetchAhead<kAhead>(x, operand.head_dim);
+      if (x != out) PrefetchAhead<kAhead>(out, operand.head_dim);
+    }
+    RotateRow<T, kInterleaved>(row, x, operand.head_dim, out);
+    x += operand.x_strides.head;
+    out += operand.out_strides.head;
+  }
+}
+
+// `group` heads at a time, token by token.
+template <typename T, bool kInterleaved, int64_t kAhead>
+void RotateBlock(const RopeArgs& args, const RopeOperand& operand, const RopeBlock& block,
+                 int64_t group) {
+  for (int64_t head = block.head_begin; head < block.head_end; head += group) {
+    const int64_t count = std::min(group, block.head_end - head);
+    const auto rows = HeadRows<T>::Of(operand, block.batch, head);
+    for (int64_t t = block.begin; t < block.end; ++t) {
+      const auto row = RopeRow<Compute<T>>::Of(args.tables, args.positions.At(block.batch, t));
+      RotateToken<T, kInterleaved, kAhead>(args, operand, rows, row, t, count);
     }
   }
 }
 
-// Head by head, through tables that stay in L2.
+// One row of the tables turns all heads of a token.
+template <typename T, bool kInterleaved>
+void RotateTokens(const RopeArgs& args, const RopeOperand& operand, const RopeBlock& block) {
+  RotateBlock<T, kInterleaved, kRopeAheadBytes>(args, operand, block,
+                                                block.head_end - block.head_begin);
+}
+
+// A few heads at a time, through tables that stay in L2.
 template <typename T, bool kInterleaved>
 void RotateHeads(const RopeArgs& args, const RopeOperand& operand, const RopeBlock& block) {
-  const int64_t head_dim = operand.head_dim;
-  for (int64_t head = block.head_begin; head < block.head_end; ++head) {
-    const auto rows = HeadRows<T>::Of(operand, block.batch, head);
-    for (int64_t t = block.begin; t < block.end; ++t) {
-      const auto row = RopeRow<Compute<T>>::Of(args.tables, args.positions.At(block.batch, t));
-      const T* x = rows.x + t * operand.x_strides.row;
-      if (args.prefetches) PrefetchAhead(x, head_dim);
-      RotateRow<T, kInterleaved>(row, x, head_dim, rows.out + t * operand.out_strides.row);
-    }
-  }
+  const int64_t group = operand.x == operand.out ? kRopeHeadsInPlace : kRopeHeadsCopied;
+  RotateBlock<T, kInterleaved, kRopeAheadOfHeadBytes>(args, operand, block, group);
 }
 
 template <typename T, bool kInterleaved>
