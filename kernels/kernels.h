@@ -34,8 +34,8 @@ struct ForwardEntry {
 
 // In this order, each whole before the next begins: prepare for all rows (where the plan needs the
 // forward's results) and clear for all keys, run for all tiles phase by phase (BackwardPlan),
-// finish for all rows and keys. bias and sinks need prepare only. All write only what their unit owns
-// and allocate nothing.
+// finish for all rows and keys. bias and sinks need prepare only. All write only what their unit
+// owns and allocate nothing.
 struct BackwardEntry {
   // For one sequence: lengths differ from sequence to sequence.
   BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
