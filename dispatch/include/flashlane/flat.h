@@ -59,7 +59,7 @@ FLASHLANE_API std::int32_t AttnStatusFromName(const char* name) noexcept;
 enum class Backend : std::int32_t {
   kSdpa = 0,      // materialised reference
   kFlash = 1,     // keys in tiles of the caller's size, merged
-  kTiled = 2,     // production, tiles of the caller's size
+  kTiled = 2,     // kFlash under the name of attnk.tiled
   kDirect = 3,    // production, tiles of the kernel's own size
   kUnstable = 4,  // without subtracting the maximum
 };
