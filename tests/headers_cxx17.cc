@@ -2,7 +2,6 @@
 #include "flashlane/attention.h"
 #include "flashlane/backward.h"
 #include "flashlane/export.h"
-#include "flashlane/flat.h"
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
