@@ -211,6 +211,22 @@ TEST(FlashAgreementTest, AgreesOnEveryShapeAndSize) {
   }
 }
 
+// A query that sees no key under biases of -1e9: an average of all, at the precision of such
+// scores.
+TEST(FlashAgreementTest, AgreesUnderMasks) {
+  for (const int64_t offset : {-40, -3, 0, 7}) {
+    FlatProblem problem({17, 65, 4, 2, 8}, 3);
+    problem.bias.resize(17 * 65);
+    ASSERT_EQ(mask_causal_flat(17, 65, offset, problem.bias), ATTN_OK);
+    for (const int64_t tile : {1, 16, 65}) {
+      const FlashAgreement agreement =
+          flash_agrees_with_sdpa(problem.Inputs(), problem.dims, {0.4, false}, tile);
+      EXPECT_EQ(agreement.status, ATTN_OK);
+      EXPECT_TRUE(agreement.agrees) << agreement.max_out_diff << " " << agreement.max_lse_diff;
+    }
+  }
+}
+
 TEST(FlashAgreementTest, AgreesAboutWhatIsNotFinite) {
   FlatProblem problem({4, 6, 2, 1, 3});
   problem.q[0] = std::nan("");

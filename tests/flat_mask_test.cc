@@ -232,6 +232,17 @@ TEST(FlatMaskTest, NativeBlockDiagonalAgrees) {
 }
 
 TEST(FlatMaskTest, NativeRefusals) {
+  FlatProblem biased({2, 2, 1, 1, 1});
+  biased.AddBias(1);
+  VarlenInputs views;
+  const std::vector<int64_t> cu_seqlens = {0, 2};
+  EXPECT_EQ(
+      mask_block_diagonal_native(biased.Inputs(), biased.dims, {cu_seqlens, cu_seqlens}, &views),
+      ATTN_UNSUPPORTED);
+  biased.bias.clear();
+  EXPECT_EQ(
+      mask_block_diagonal_native(biased.Inputs(), biased.dims, {cu_seqlens, cu_seqlens}, nullptr),
+      ATTN_NULL_BUFFER);
   AttentionParams params;
   EXPECT_EQ(mask_causal_native((int64_t{1} << 61) + 1, &params), ATTN_BAD_OFFSET);
   EXPECT_EQ(mask_causal_native(0, nullptr), ATTN_NULL_BUFFER);

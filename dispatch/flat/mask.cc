@@ -150,10 +150,9 @@ AttnStatus mask_block_diagonal_flat(int64_t n_tok_q, int64_t n_tok_k,
 AttnStatus mask_block_diagonal_native(const FlatInputs& inputs, const FlatDims& dims,
                                       const FlatSequences& sequences,
                                       VarlenInputs* views) noexcept {
-  FlatInputs operands = inputs;
-  operands.bias = {};
   AttentionInputs padded;
-  if (const AttnStatus s = attention_views_flat(operands, dims, &padded); s != ATTN_OK) return s;
+  if (const AttnStatus s = attention_views_flat(inputs, dims, &padded); s != ATTN_OK) return s;
+  if (padded.bias.present()) return ATTN_UNSUPPORTED;
   if (const AttnStatus s = CheckSequences(sequences, dims.n_tok_q, dims.n_tok_k); s != ATTN_OK) {
     return s;
   }

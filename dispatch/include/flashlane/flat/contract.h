@@ -1,8 +1,9 @@
 // attnk.contract: what the flat modules ask of their arguments, and the types that they share.
 //
 // Every function of the modules checks, in this order, before it reads or writes a buffer: sizes,
-// scalars, the work budget, buffers (null, short, misaligned, overlapping), then what index buffers
-// hold. The first broken rule is the status; on any status but ATTN_OK no output byte has changed.
+// scalars, the work budget, buffers (null, short, misaligned, overlapping, none at all), then what
+// index buffers hold. The first broken rule is the status; on any status but ATTN_OK no output byte
+// has changed.
 #ifndef FLASHLANE_FLAT_CONTRACT_H_
 #define FLASHLANE_FLAT_CONTRACT_H_
 
@@ -31,18 +32,18 @@ enum [[nodiscard]] AttnStatus : std::int32_t{
     ATTN_SIZE_OVERFLOW = 368,   // a buffer of that size does not fit in 62 bits of bytes
     ATTN_BAD_ROTARY_DIM = 369,  // negative, odd, or above head_dim
     ATTN_BAD_N_POS = 370,       // negative
-                           // Scalars.
-    ATTN_BAD_SCALE = 371,     // not finite
-    ATTN_BAD_STEP = 372,      // not finite, not above 0, or lost in an input's rounding
-    ATTN_BAD_THETA = 373,     // not finite or not above 0
-    ATTN_BAD_WINDOW = 374,    // negative
-    ATTN_BAD_TILE = 375,      // below 1
-    ATTN_BAD_OFFSET = 376,    // beyond 2^61 in magnitude
-    ATTN_BAD_LENGTH = 377,    // k_len or cu_seqlens: not within, or not rising to, the tokens
-    ATTN_BAD_POSITION = 378,  // not a row of the tables; of tables, beyond 2^53
-    ATTN_BAD_SCALING = 379,   // a parameter of RopeScaling
-    ATTN_BAD_BACKEND = 380,   // no such backend
-    ATTN_BAD_THREADS = 381,   // negative
+                                // Scalars.
+    ATTN_BAD_SCALE = 371,       // not finite
+    ATTN_BAD_STEP = 372,        // not finite, not above 0, or lost in an input's rounding
+    ATTN_BAD_THETA = 373,       // not finite or not above 0
+    ATTN_BAD_WINDOW = 374,      // negative
+    ATTN_BAD_TILE = 375,        // below 1
+    ATTN_BAD_OFFSET = 376,      // beyond 2^61 in magnitude
+    ATTN_BAD_LENGTH = 377,      // k_len or cu_seqlens: not within, or not rising to, the tokens
+    ATTN_BAD_POSITION = 378,    // not a row of the tables; of tables, beyond 2^53
+    ATTN_BAD_SCALING = 379,     // a parameter of RopeScaling
+    ATTN_BAD_BACKEND = 380,     // no such backend
+    ATTN_BAD_THREADS = 381,     // negative
     // Work budget.
     ATTN_OVER_FLOPS = 382, ATTN_OVER_BYTES = 383,
     // Buffers.

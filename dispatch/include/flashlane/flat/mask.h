@@ -62,8 +62,8 @@ struct FlatSequences {
 FLASHLANE_API AttnStatus mask_block_diagonal_flat(std::int64_t n_tok_q, std::int64_t n_tok_k,
                                                   const FlatSequences& sequences, Doubles mask,
                                                   const FlatOptions& options = {}) noexcept;
-// The operands of AttentionVarlen, whose causal counts from the beginning of each sequence; there
-// is no bias. Views, so the buffers must outlive the call.
+// The operands of AttentionVarlen, whose causal counts from the beginning of each sequence. It
+// takes no bias (ATTN_UNSUPPORTED). Views, so the buffers must outlive the call.
 FLASHLANE_API AttnStatus mask_block_diagonal_native(const FlatInputs& inputs, const FlatDims& dims,
                                                     const FlatSequences& sequences,
                                                     VarlenInputs* views) noexcept;
