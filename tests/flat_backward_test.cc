@@ -134,6 +134,21 @@ TEST(FlatBackwardTest, StepsThatRoundingSwallows) {
   EXPECT_EQ(grad.elements, 0);
 }
 
+TEST(FlatBackwardTest, WhatIsNotFiniteDoesNotAgree) {
+  for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    for (std::vector<double> FlatProblem::*operand :
+         {&FlatProblem::q, &FlatProblem::k, &FlatProblem::v}) {
+      FlatProblem problem({2, 2, 1, 1, 2}, 3);
+      (problem.*operand)[1] = bad;
+      const GradcheckResult grad =
+          attn_bwd_gradcheck_flat(problem.Inputs(), problem.dims, {1.0, false}, 1e-4);
+      EXPECT_EQ(grad.status, ATTN_OK);
+      EXPECT_FALSE(grad.agrees) << bad;
+      EXPECT_EQ(grad.max_error, HUGE_VAL) << bad;
+    }
+  }
+}
+
 TEST(FlatBackwardTest, NothingToDo) {
   Gradients none(FlatProblem({0, 0, 1, 1, 2}));
   EXPECT_EQ(sdpa_bwd_flat({}, {0, 0, 1, 1, 2}, {1.0, false}, none.All()), ATTN_OK);

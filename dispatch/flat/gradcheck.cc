@@ -78,18 +78,20 @@ class Gradcheck {
       const double tolerance =
           std::max({2.0 * problem_.step * problem_.step * (1.0 + std::abs(numerical)),
                     std::abs(numerical - coarse), rounding_ / problem_.step});
-      Add(Difference(gradient.data[i], numerical), tolerance, result);
+      const double error = std::abs(gradient.data[i] - numerical);
+      Add(std::isfinite(error) ? error : std::numeric_limits<double>::infinity(), tolerance,
+          result);
     }
     return ATTN_OK;
   }
 
+  // What is not finite proves nothing, not even where both are: it never agrees.
   static void Add(double error, double tolerance, GradcheckResult* result) {
     if (error > result->max_error || result->tolerance == 0.0) {
       result->max_error = error;
       result->tolerance = tolerance;
     }
-    // Also false where the tolerance is NaN, unless there is nothing to tolerate.
-    result->agrees = result->agrees && (error == 0.0 || error <= tolerance);
+    result->agrees = result->agrees && std::isfinite(tolerance) && error <= tolerance;
   }
 
   const GradcheckProblem& problem_;

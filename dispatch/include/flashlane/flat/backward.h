@@ -40,7 +40,7 @@ struct GradcheckResult {
 //   2 step^2 (1 + |numerical|), the difference to the quotient with twice the step (both bound what
 //   the quotient leaves out), and 8 eps * growth * sum(p |v|) / step (what rounding does to it;
 //   growth as for flash_agrees_with_sdpa, the largest of all rows).
-// Costs four forward passes per element: for small problems.
+// NaN and infinities agree with nothing. Costs four forward passes per element: for small problems.
 FLASHLANE_API GradcheckResult attn_bwd_gradcheck_flat(const FlatInputs& inputs,
                                                       const FlatDims& dims,
                                                       const FlatParams& params, double step,
