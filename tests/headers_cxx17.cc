@@ -2,6 +2,7 @@
 #include "flashlane/attention.h"
 #include "flashlane/backward.h"
 #include "flashlane/export.h"
+#include "flashlane/flat.h"
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
@@ -9,9 +10,22 @@
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
 
+#include <vector>
+
 static_assert(__cplusplus < 202002L, "this file must be compiled as C++17");
 
+// Flat buffers come from containers and from pointers.
+bool FlatWorks() {
+  using namespace flashlane::flat;
+  const std::vector<double> q = {1}, k = {1};
+  const double v[1] = {3};
+  std::vector<double> out(1);
+  const AttnStatus status = sdpa_forward_flat({q, k, {v, 1}, {}}, {1, 1, 1, 1, 1}, {}, {out, {}});
+  return status == ATTN_OK && out[0] == 3;
+}
+
 int main() {
+  if (!FlatWorks()) return 1;
   float q = 1, k = 1, v = 3, out = 0;
   flashlane::AttentionInputs inputs;
   inputs.q = flashlane::ConstTensorView(&q, flashlane::DType::kF32, {1, 1, 1, 1});
