@@ -135,6 +135,18 @@ class Stages {
 
   template <class Cost, class RunUnit>
   void Run(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
+    Run(options_, units, cost, run_unit);
+  }
+  // Of units that need none.
+  template <class Cost, class RunUnit>
+  void RunWithoutScratch(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
+    Run({threads_, 0}, units, cost, run_unit);
+  }
+
+ private:
+  template <class Cost, class RunUnit>
+  void Run(const threading::ParallelOptions& options, int64_t units, const Cost& cost,
+           const RunUnit& run_unit) const {
     if (units == 0) return;
     const bool together = threads_ == 1 || units == 1;
     threading::Partition partition;
@@ -147,10 +159,9 @@ class Stages {
     };
     const int64_t num_tasks = together ? 1 : static_cast<int64_t>(tasks.size());
     // True: the caller's scratch is there.
-    (void)threading::ParallelFor(num_tasks, options_, run);
+    (void)threading::ParallelFor(num_tasks, options, run);
   }
 
- private:
   const int threads_;
   const threading::Scratch scratch_;
   threading::ParallelOptions options_;
@@ -183,8 +194,8 @@ void RunGrid(const BackwardGrid& grid, const Stages& stages, int threads) {
         grid.num_pieces(), [&](int64_t piece) noexcept { return grid.RunCost(piece, phase); },
         [&](int64_t piece, void* scratch) noexcept { grid.Run(piece, phase, scratch); });
   }
-  stages.Run(grid.num_pieces(), prepare_cost,
-             [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
+  stages.RunWithoutScratch(grid.num_pieces(), prepare_cost,
+                           [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
 }
 
 void RunBias(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
@@ -212,7 +223,7 @@ void RunSinks(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& 
   const kernels::ForwardArgs& forward = args.forward;
   const auto rows =
       static_cast<uint64_t>(TotalRows(forward.cu_seqlens_q, forward.batch, forward.seqlen_q));
-  stages.Run(
+  stages.RunWithoutScratch(
       forward.num_heads, [&](int64_t) noexcept { return SaturatingProduct(rows, kRowCost); },
       [&](int64_t head, void*) noexcept { entry.sinks(args, head); });
 }
@@ -249,9 +260,8 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   const BiasTiles bias_tiles(entry, *args);
   const size_t workspace_bytes = needs_forward ? workspace.bytes() : 0;
   const size_t bytes = workspace_bytes + bias_tiles.sum_bytes() + grid.part_bytes();
-  const int64_t heads = args->dsinks == nullptr ? 1 : args->forward.num_heads;
   const int64_t workers =
-      std::min<int64_t>(threads, std::max({grid.num_pieces(), bias_tiles.units(), heads}));
+      std::min<int64_t>(threads, std::max<int64_t>({grid.num_pieces(), bias_tiles.units(), 1}));
   uint64_t scratch = SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers));
   if (runs_forward) {
     const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);

@@ -279,6 +279,26 @@ TEST(BackwardContractTest, TheBudgetCountsWhoWorksOnDbias) {
   }
 }
 
+// Heads of dsinks are what threads share, but they take no scratch.
+TEST(BackwardContractTest, TheBudgetDoesNotCountWhoWorksOnDsinks) {
+  std::vector<float> rows(4 * 3, 0.5f), sinks(4, 0.5f), dsinks(4, -7.0f);
+  const ConstTensorView one_head(rows.data(), DType::kF32, {1, 1, 3, 1});
+  BackwardInputs inputs;
+  inputs.forward.q = inputs.dout = ConstTensorView(rows.data(), DType::kF32, {1, 4, 3, 1});
+  inputs.forward.k = inputs.forward.v = one_head;
+  inputs.forward.sinks = ConstTensorView(sinks.data(), DType::kF32, {4});
+  BackwardOutputs outputs;
+  outputs.dsinks = TensorView(dsinks.data(), DType::kF32, {4});
+  ExecOptions options;
+  options.max_scratch_bytes = 10;
+  const tbb::global_control two(tbb::global_control::max_allowed_parallelism, 2);
+  tbb::task_arena arena(2);
+  const Status status =
+      arena.execute([&] { return AttentionBackward(inputs, {}, outputs, options); });
+  EXPECT_EQ(status.code(), StatusCode::kBudgetExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("(1 workers)"));
+}
+
 // dq, dk and dv as slices of one tensor, as the gradient of a fused projection is laid out.
 TEST(BackwardContractTest, GradientsMayBeSlicesOfOneTensor) {
   std::vector<float> qkv(3 * 3 * 2 * 4, 0.5f), dqkv(3 * 3 * 2 * 4, -7.0f), dout(3 * 2 * 4, 1.0f);
