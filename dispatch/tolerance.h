@@ -90,6 +90,8 @@ struct BackwardAnswers {
   ConstTensorView dq;
   ConstTensorView dk;
   ConstTensorView dv;
+  ConstTensorView dbias;
+  ConstTensorView dsinks;
 };
 
 // The truth for one gradient: row-major, of its operand's shape.
