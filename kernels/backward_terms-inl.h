@@ -102,7 +102,7 @@ class RowPreparation {
                       : Dot(rows_.template RowPointer<const T>(args_.dout, args_.dout_strides, r),
                             rows_.template RowPointer<const T>(forward.out, forward.out_strides, r),
                             forward.head_dim_v);
-    // Infinite only where dout is: then dP is, too, and what is left of the two is no number.
+    // Infinite where dout or a value is: then dP is, too, and what is left of the two is no number.
     if (std::isinf(terms.delta)) terms.delta = std::numeric_limits<C>::quiet_NaN();
     if (args_.dq_sum.data == nullptr) return;
     C* dq = rows_.template RowPointer<C>(args_.dq_sum.data, args_.dq_sum.strides, r);

@@ -145,6 +145,24 @@ TEST(FlatBackward, WrongGradientsAreOffByMoreThanTheTolerance) {
   EXPECT_EQ(dv, wrong_dv);  // dv does not depend on v
 }
 
+// A step that is lost and gradients without bound are no agreement either; small steps are.
+TEST(FlatBackward, LostStepsAndInfiniteGradients) {
+  FlatProblem lost({1, 2, 1, 1, 1});
+  lost.q = {1e20};
+  lost.k = {0, 0.5};
+  lost.in.scale = 1e-20;
+  lost.Attach();
+  EXPECT_FALSE(flat::AttnBwdGradcheckFlat(lost.in, 1e-4).agrees);
+  FlatProblem infinite({1, 2, 1, 1, 1});
+  infinite.q = {1e300};
+  infinite.k = {0, 0};
+  infinite.v = {1, 2};
+  infinite.in.scale = 1e10;
+  infinite.Attach();
+  EXPECT_FALSE(flat::AttnBwdGradcheckFlat(infinite.in, 1e-4).agrees);
+  EXPECT_FALSE(flat::AttnBwdGradcheckFlat(infinite.in, 1e200).agrees);
+}
+
 // An infinite q gives NaN, which no comparison may take for agreement of the gradients.
 TEST(FlatBackward, NanIsNoAgreement) {
   FlatProblem problem({2, 3, 1, 1, 2});

@@ -40,7 +40,9 @@ AttnStatus FillTable(std::int64_t head_dim, std::int64_t n_positions, double the
   outputs.cos = TensorView(table.cos.data, DType::kF64, {n_positions, head_dim / 2});
   outputs.sin = TensorView(table.sin.data, DType::kF64, {n_positions, head_dim / 2});
   // What scaling can still break: frequencies that overflow.
-  return RopeTable(inputs, outputs).ok() ? AttnStatus::kOk : AttnStatus::kBadScaling;
+  ExecOptions options;
+  options.num_threads = 1;  // whatever the environment says
+  return RopeTable(inputs, outputs, options).ok() ? AttnStatus::kOk : AttnStatus::kBadScaling;
 }
 
 // `positions`: rows of the table.
@@ -61,12 +63,13 @@ AttnStatus CheckApply(const FlatRope& in, const Buffer& out, const WorkBudget& b
   if (const AttnStatus s = AttnBudgetCheck(flops, bytes, budget); s != AttnStatus::kOk) return s;
   const std::int64_t half = in.head_dim / 2;
   *positions = std::min(in.cos.size, in.sin.size) / half;
+  const std::int64_t table = std::max<std::int64_t>(*positions, 1) * half;
   const bool in_place = out.data == in.x.data;
   // In place, x is checked by its size alone.
   const Needed x = Needed::Input(in.x, elements);
   const AttnStatus s =
-      CheckBuffers({in_place ? Needed{x.data, x.size, 0, false} : x, Needed::Input(in.cos, half),
-                    Needed::Input(in.sin, half), Needed::Input(in.position, in.n_tok),
+      CheckBuffers({in_place ? Needed{x.data, x.size, 0, false} : x, Needed::Input(in.cos, table),
+                    Needed::Input(in.sin, table), Needed::Input(in.position, in.n_tok),
                     Needed::Output(out, elements)});
   if (s != AttnStatus::kOk) return s;
   if (in.x.size < elements) return AttnStatus::kBadBuffer;

@@ -59,7 +59,7 @@ FLASHLANE_API std::int32_t AttnStatusFromName(const char* name) noexcept;
 enum class Backend : std::int32_t {
   kSdpa = 0,      // materialised reference
   kFlash = 1,     // keys in tiles of the caller's size, merged
-  kTiled = 2,     // production, tiles of the caller's size
+  kTiled = 2,     // kFlash under the name of attnk.tiled
   kDirect = 3,    // production, tiles of the kernel's own size
   kUnstable = 4,  // without subtracting the maximum
 };
@@ -67,7 +67,9 @@ enum class Backend : std::int32_t {
 FLASHLANE_API const char* BackendName(std::int32_t backend) noexcept;
 FLASHLANE_API std::int32_t BackendFromName(const char* name) noexcept;  // -1: none
 
-// What a call may take. flops as AttnFlops says, bytes of all operands, results and workspace.
+// What a call may take. flops as AttnFlops says; bytes of operands, results and the module's own
+// copies (of RoPE: of x and out, or of the tables made); what kernels borrow per thread is not in
+// it.
 struct WorkBudget {
   std::uint64_t max_flops = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();
