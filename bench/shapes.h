@@ -121,9 +121,12 @@ inline const Shape kShapes[] = {
      0, false, true},
     {"bwd_1k_d64",      2,  8,  8,  1024,  1024,  64,  64, {}, kEveryDType | kEveryTarget,
      0, false, true},
-    // Flash against the oracle; one head, so that the oracle needs less than a second in all dtypes
-    // but F16, which is emulated: 5 s.
+    {"bwd_128x8k",      1,  2,  2,   128,  8192, 128, 128, {}, kOnlyFiltered, 0, false, true},
+    // Flash against the oracle, and its gradients; one head, so that the oracle needs less than a
+    // second in all dtypes but F16, which is emulated: 5 s.
     {"naive_1k_d64",    1,  1,  1,  1024,  1024,  64,  64, {}, kOracle | kEveryTarget},
+    {"bwd_naive_256_d64", 1, 1, 1,   256,   256,  64,  64, {}, kOracle | kEveryTarget,
+     0, false, true},
 };
 // clang-format on
 

@@ -1,11 +1,21 @@
 #include "dispatch/backward_grid.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "dispatch/cost.h"
 
 namespace flashlane {
 namespace {
+
+// From how many times as many pieces on a side counts as longer, so that the other one's sums exist
+// several times. Adding them up costs a thread alone some hundredths where both have 2048 rows, so
+// that sequences that are merely not square do without.
+constexpr int64_t kUneven = 4;
+
+// Tiles of one kv head that can run at once then, if it has as many pieces. More would take more
+// memory: all sums of the shorter side take at most twice that of the longer side's.
+constexpr int64_t kTilesAtOnce = 8;
 
 int64_t NumKeys(const kernels::ForwardArgs& args, int64_t batch) {
   const kernels::SequenceValues& ends = args.cu_seqlens_k;
@@ -17,22 +27,21 @@ int64_t NumKeys(const kernels::ForwardArgs& args, int64_t batch) {
 BackwardGrid::BackwardGrid(const kernels::BackwardArgs& args, const kernels::BackwardEntry& entry)
     : args_(args),
       entry_(entry),
-      list_(static_cast<size_t>(args.forward.batch + 1) * sizeof(int64_t)) {
+      list_(static_cast<size_t>(args.forward.batch + 1) * (sizeof(int64_t) + sizeof(size_t))) {
   if (!list_.ok()) return;
   pieces_before_ = static_cast<int64_t*>(list_.data());
+  parts_before_ = reinterpret_cast<size_t*>(pieces_before_ + args.forward.batch + 1);
   pieces_before_[0] = 0;
+  parts_before_[0] = 0;
   // Without a sequence, dbias still needs scratch.
   if (args.forward.batch == 0) scratch_bytes_ = entry.plan(args, {}).scratch_bytes;
   for (int64_t b = 0; b < args.forward.batch; ++b) {
     const Cut cut = CutOf(b);
-    pieces_before_[b + 1] = pieces_before_[b] + args.forward.num_kv_heads * cut.pieces();
-    num_phases_ = std::max(num_phases_, cut.pieces());
+    pieces_before_[b + 1] = pieces_before_[b] + args.forward.num_kv_heads * cut.pieces;
+    parts_before_[b + 1] = parts_before_[b] + PartBytes(cut);
+    num_phases_ = std::max(num_phases_, cut.phases);
     scratch_bytes_ = std::max(scratch_bytes_, cut.plan.scratch_bytes);
   }
-}
-
-int64_t BackwardGrid::Cut::pieces() const {
-  return std::max<int64_t>(std::max(query_pieces, key_pieces), 1);
 }
 
 BackwardGrid::Cut BackwardGrid::CutOf(int64_t batch) const {
@@ -42,6 +51,13 @@ BackwardGrid::Cut BackwardGrid::CutOf(int64_t batch) const {
   cut.num_keys = NumKeys(args_.forward, batch);
   cut.query_pieces = kernels::DivideUp(cut.sequence.seqlen_q, cut.plan.queries_per_piece);
   cut.key_pieces = kernels::DivideUp(cut.sequence.k_len, cut.plan.keys_per_piece);
+  cut.pieces = std::max<int64_t>(std::max(cut.query_pieces, cut.key_pieces), 1);
+  cut.phases = cut.pieces;
+  const int64_t fewer = std::min(cut.query_pieces, cut.key_pieces);
+  if (fewer > 0 && cut.pieces >= kUneven * fewer) {
+    const int64_t sums = std::clamp<int64_t>(kTilesAtOnce / fewer, 1, cut.pieces / fewer);
+    cut.phases = kernels::DivideUp(cut.pieces, sums);
+  }
   return cut;
 }
 
@@ -51,19 +67,21 @@ BackwardGrid::Place BackwardGrid::PlaceOf(int64_t piece) const {
       pieces_before_ - 1;
   const Cut cut = CutOf(batch);
   piece -= pieces_before_[batch];
-  return {cut, batch, piece / cut.pieces(), piece % cut.pieces()};
+  return {cut, batch, piece / cut.pieces, piece % cut.pieces};
 }
 
 bool BackwardGrid::TileOf(const Place& place, int64_t phase, kernels::BackwardTile* tile) const {
   const Cut& cut = place.cut;
-  if (phase >= cut.pieces()) return false;
-  const int64_t query_piece = (place.piece + phase) % cut.pieces();
-  if (place.piece >= cut.key_pieces || query_piece >= cut.query_pieces) return false;
+  if (phase >= cut.phases) return false;
+  const int64_t other = (place.piece + phase) % cut.phases;
+  const int64_t query_piece = cut.by_keys() ? other : place.piece;
+  const int64_t key_piece = cut.by_keys() ? place.piece : other;
+  if (key_piece >= cut.key_pieces || query_piece >= cut.query_pieces) return false;
   tile->batch = place.batch;
   tile->kv_head = place.kv_head;
   tile->q_begin = query_piece * cut.plan.queries_per_piece;
   tile->q_end = std::min(tile->q_begin + cut.plan.queries_per_piece, cut.sequence.seqlen_q);
-  tile->key_begin = place.piece * cut.plan.keys_per_piece;
+  tile->key_begin = key_piece * cut.plan.keys_per_piece;
   tile->key_end = std::min(tile->key_begin + cut.plan.keys_per_piece, cut.sequence.k_len);
   return true;
 }
@@ -94,18 +112,107 @@ kernels::Tile BackwardGrid::Keys(const Place& place) const {
   return tile;
 }
 
+size_t BackwardGrid::PartBytes(const Cut& cut) const {
+  const kernels::ForwardArgs& forward = args_.forward;
+  int64_t elements = 0;
+  if (cut.by_keys()) {
+    if (args_.dq.data != nullptr) {
+      elements = forward.group() * cut.sequence.seqlen_q * forward.head_dim;
+    }
+  } else {
+    const int64_t width = (args_.dk.data != nullptr ? forward.head_dim : 0) +
+                          (args_.dv.data != nullptr ? forward.head_dim_v : 0);
+    elements = cut.sequence.k_len * width;
+  }
+  return static_cast<size_t>((cut.num_sums() - 1) * forward.num_kv_heads * elements) *
+         entry_.sum_bytes;
+}
+
+// Number `index` of the others, laid out [kv head][index][dq, or dk, then dv].
+BackwardGrid::Part BackwardGrid::PartOf(const Place& place, int64_t index) const {
+  const Cut& cut = place.cut;
+  const kernels::ForwardArgs& forward = args_.forward;
+  const size_t bytes =
+      PartBytes(cut) / static_cast<size_t>((cut.num_sums() - 1) * forward.num_kv_heads);
+  std::byte* at = parts_ + parts_before_[place.batch] +
+                  static_cast<size_t>(place.kv_head * (cut.num_sums() - 1) + index) * bytes;
+  // As if rows of all heads and sequences lay there: kernels count from the first.
+  const auto take = [&](int64_t first_head, int64_t heads, int64_t first_row, int64_t rows,
+                        int64_t width) {
+    const int64_t skipped = (first_head * rows + first_row) * width;
+    const kernels::RowSums sums{at - skipped * static_cast<int64_t>(entry_.sum_bytes),
+                                {0, rows * width, width}};
+    at += static_cast<size_t>(heads * rows * width) * entry_.sum_bytes;
+    return sums;
+  };
+  Part part;
+  if (cut.by_keys()) {
+    if (args_.dq.data != nullptr) {
+      part.dq = take(place.kv_head * forward.group(), forward.group(), cut.sequence.q_begin,
+                     cut.sequence.seqlen_q, forward.head_dim);
+    }
+    return part;
+  }
+  const int64_t first = cut.sequence.k_begin, keys = cut.sequence.k_len;
+  if (args_.dk.data != nullptr) part.dk = take(place.kv_head, 1, first, keys, forward.head_dim);
+  if (args_.dv.data != nullptr) part.dv = take(place.kv_head, 1, first, keys, forward.head_dim_v);
+  return part;
+}
+
+// Each piece clears its share of the kv head's.
+void BackwardGrid::ClearParts(const Place& place) const {
+  const Cut& cut = place.cut;
+  if (cut.num_sums() == 1) return;
+  const size_t bytes = PartBytes(cut) / static_cast<size_t>(args_.forward.num_kv_heads);
+  const auto share = [&](int64_t piece) {
+    return bytes * static_cast<size_t>(piece) / static_cast<size_t>(cut.pieces);
+  };
+  std::byte* head =
+      parts_ + parts_before_[place.batch] + static_cast<size_t>(place.kv_head) * bytes;
+  const size_t begin = share(place.piece), end = share(place.piece + 1);
+  if (begin < end) std::memset(head + begin, 0, end - begin);
+}
+
+void BackwardGrid::AddParts(const Place& place) const {
+  const Cut& cut = place.cut;
+  if (entry_.add == nullptr || cut.num_sums() == 1) return;
+  const kernels::Tile rows = Rows(place), keys = Keys(place);
+  const int64_t group = args_.forward.group();
+  const kernels::BackwardTile tile{
+      place.batch,          place.kv_head,  rows.row_begin / group,
+      rows.row_end / group, keys.row_begin, std::min(keys.row_end, cut.sequence.k_len)};
+  kernels::BackwardArgs part = args_;
+  for (int64_t index = 0; index + 1 < cut.num_sums(); ++index) {
+    const Part sums = PartOf(place, index);
+    part.dq_sum = sums.dq;
+    part.dk_sum = sums.dk;
+    part.dv_sum = sums.dv;
+    entry_.add(args_, part, tile);
+  }
+}
+
 void BackwardGrid::PrepareAt(const Place& place, void* scratch) const {
   if (entry_.prepare != nullptr) entry_.prepare(args_, Rows(place), scratch);
   if (entry_.clear != nullptr) entry_.clear(args_, Keys(place));
+  ClearParts(place);
 }
 
 void BackwardGrid::RunAt(const Place& place, int64_t phase, void* scratch) const {
   if (args_.dq.data == nullptr && args_.dk.data == nullptr && args_.dv.data == nullptr) return;
   kernels::BackwardTile tile;
-  if (TileOf(place, phase, &tile)) entry_.run(args_, tile, scratch);
+  if (!TileOf(place, phase, &tile)) return;
+  const int64_t sums = place.piece / place.cut.phases;
+  if (sums == 0) return entry_.run(args_, tile, scratch);
+  const Part part = PartOf(place, sums - 1);
+  kernels::BackwardArgs args = args_;
+  if (part.dq.data != nullptr) args.dq_sum = part.dq;
+  if (part.dk.data != nullptr) args.dk_sum = part.dk;
+  if (part.dv.data != nullptr) args.dv_sum = part.dv;
+  entry_.run(args, tile, scratch);
 }
 
 void BackwardGrid::FinishAt(const Place& place) const {
+  AddParts(place);
   if (entry_.finish_queries != nullptr) entry_.finish_queries(args_, Rows(place));
   if (entry_.finish_keys != nullptr) entry_.finish_keys(args_, Keys(place));
 }
@@ -148,9 +255,9 @@ uint64_t BackwardGrid::HeadCost(int64_t head) const {
 void BackwardGrid::RunHead(int64_t head, void* scratch) const {
   const int64_t batch = head / args_.forward.num_kv_heads;
   Place place{CutOf(batch), batch, head % args_.forward.num_kv_heads, 0};
-  const int64_t pieces = place.cut.pieces();
+  const int64_t pieces = place.cut.pieces;
   for (place.piece = 0; place.piece < pieces; ++place.piece) PrepareAt(place, scratch);
-  for (int64_t phase = 0; phase < pieces; ++phase) {
+  for (int64_t phase = 0; phase < place.cut.phases; ++phase) {
     for (place.piece = 0; place.piece < pieces; ++place.piece) RunAt(place, phase, scratch);
   }
   for (place.piece = 0; place.piece < pieces; ++place.piece) FinishAt(place);

@@ -21,6 +21,11 @@ class BackwardGrid {
 
   size_t scratch_bytes() const { return scratch_bytes_; }  // per worker
 
+  // Sums beside the call's own, of sequences with few pieces of queries or of keys. Their memory
+  // must be set before anything runs.
+  size_t part_bytes() const { return parts_before_[args_.forward.batch]; }
+  void set_parts(void* parts) { parts_ = static_cast<std::byte*>(parts); }
+
   // kv heads of sequences: whole ones are independent of each other.
   int64_t num_heads() const;
   uint64_t HeadCost(int64_t head) const;
@@ -44,7 +49,12 @@ class BackwardGrid {
     int64_t num_keys;  // of the sequence, dead ones too
     int64_t query_pieces;
     int64_t key_pieces;
-    int64_t pieces() const;
+    // Pieces are those of the longer side. Piece p adds to the shorter side's sums number
+    // p / phases: of these there are several where the shorter side has few pieces.
+    int64_t pieces;
+    int64_t phases;
+    int64_t num_sums() const { return kernels::DivideUp(pieces, phases); }
+    bool by_keys() const { return key_pieces >= query_pieces; }
   };
   struct Place {
     Cut cut;
@@ -52,9 +62,17 @@ class BackwardGrid {
     int64_t kv_head;
     int64_t piece;
   };
+  // The shorter side's sums beside the call's own, of one kv head; others are null.
+  struct Part {
+    kernels::RowSums dq, dk, dv;
+  };
   Cut CutOf(int64_t batch) const;
   Place PlaceOf(int64_t piece) const;
 
+  size_t PartBytes(const Cut& cut) const;  // of all kv heads
+  Part PartOf(const Place& place, int64_t index) const;
+  void ClearParts(const Place& place) const;
+  void AddParts(const Place& place) const;
   bool TileOf(const Place& place, int64_t phase, kernels::BackwardTile* tile) const;
   kernels::Tile Rows(const Place& place) const;
   kernels::Tile Keys(const Place& place) const;
@@ -66,6 +84,8 @@ class BackwardGrid {
   const kernels::BackwardEntry& entry_;
   threading::Scratch list_;
   int64_t* pieces_before_ = nullptr;  // [batch + 1]
+  size_t* parts_before_ = nullptr;    // likewise, in bytes
+  std::byte* parts_ = nullptr;
   int64_t num_phases_ = 0;
   size_t scratch_bytes_ = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "dispatch/attention_run.h"
 #include "dispatch/backward_grid.h"
+#include "dispatch/bias_tiles.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"
 #include "dispatch/log.h"
@@ -134,6 +135,18 @@ class Stages {
 
   template <class Cost, class RunUnit>
   void Run(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
+    Run(options_, units, cost, run_unit);
+  }
+  // Of units that need none.
+  template <class Cost, class RunUnit>
+  void RunWithoutScratch(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
+    Run({threads_, 0}, units, cost, run_unit);
+  }
+
+ private:
+  template <class Cost, class RunUnit>
+  void Run(const threading::ParallelOptions& options, int64_t units, const Cost& cost,
+           const RunUnit& run_unit) const {
     if (units == 0) return;
     const bool together = threads_ == 1 || units == 1;
     threading::Partition partition;
@@ -146,10 +159,9 @@ class Stages {
     };
     const int64_t num_tasks = together ? 1 : static_cast<int64_t>(tasks.size());
     // True: the caller's scratch is there.
-    (void)threading::ParallelFor(num_tasks, options_, run);
+    (void)threading::ParallelFor(num_tasks, options, run);
   }
 
- private:
   const int threads_;
   const threading::Scratch scratch_;
   threading::ParallelOptions options_;
@@ -182,53 +194,26 @@ void RunGrid(const BackwardGrid& grid, const Stages& stages, int threads) {
         grid.num_pieces(), [&](int64_t piece) noexcept { return grid.RunCost(piece, phase); },
         [&](int64_t piece, void* scratch) noexcept { grid.Run(piece, phase, scratch); });
   }
-  stages.Run(grid.num_pieces(), prepare_cost,
-             [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
+  stages.RunWithoutScratch(grid.num_pieces(), prepare_cost,
+                           [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
 }
 
-// The tiles of dbias, numbered column blocks first; none where it is not asked for.
-class BiasTiles {
- public:
-  BiasTiles(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args) {
-    if (args.dbias == nullptr || entry.bias == nullptr) return;
-    const kernels::ForwardArgs& forward = args.forward;
-    const kernels::BackwardPlan plan = entry.plan(args, {});
-    heads_ = args.dbias_head == 0 ? 1 : forward.num_heads;
-    rows_ = args.dbias_row == 0 ? 1 : forward.seqlen_q;
-    cols_ = args.dbias_col == 0 ? 1 : forward.seqlen_k;
-    rows_per_tile_ = plan.bias_rows;
-    cols_per_tile_ = plan.bias_cols;
-    row_tiles_ = kernels::DivideUp(rows_, rows_per_tile_);
-    col_tiles_ = kernels::DivideUp(cols_, cols_per_tile_);
-    size_ = (args.dbias_batch == 0 ? 1 : forward.batch) * heads_ * row_tiles_ * col_tiles_;
-  }
-
-  int64_t size() const { return size_; }
-
-  kernels::BiasTile operator[](int64_t unit) const {
-    kernels::BiasTile tile;
-    const int64_t matrix = unit / (row_tiles_ * col_tiles_);
-    tile.batch = matrix / heads_;
-    tile.head = matrix % heads_;
-    tile.row_begin = unit / col_tiles_ % row_tiles_ * rows_per_tile_;
-    tile.row_end = std::min(tile.row_begin + rows_per_tile_, rows_);
-    tile.col_begin = unit % col_tiles_ * cols_per_tile_;
-    tile.col_end = std::min(tile.col_begin + cols_per_tile_, cols_);
-    return tile;
-  }
-
- private:
-  int64_t heads_ = 1, rows_ = 0, cols_ = 0, rows_per_tile_ = 1, cols_per_tile_ = 1;
-  int64_t row_tiles_ = 0, col_tiles_ = 0, size_ = 0;
-};
-
 void RunBias(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
-             const BiasTiles& tiles, const Stages& stages) {
+             const BiasTiles& tiles, std::byte* sums, const Stages& stages) {
   const uint64_t cost =
-      BackwardFlops(args) / static_cast<uint64_t>(std::max<int64_t>(tiles.size(), 1));
+      BackwardFlops(args) / static_cast<uint64_t>(std::max<int64_t>(tiles.units(), 1));
   stages.Run(
-      tiles.size(), [&](int64_t) noexcept { return cost; },
-      [&](int64_t unit, void* scratch) noexcept { entry.bias(args, tiles[unit], scratch); });
+      tiles.units(), [&](int64_t) noexcept { return cost; },
+      [&](int64_t unit, void* scratch) noexcept {
+        entry.bias(args, tiles.Unit(unit, sums), scratch);
+      });
+  if (tiles.parts() == 1) return;
+  const uint64_t elements = tiles.sum_bytes() / static_cast<size_t>(tiles.size()) / sizeof(float);
+  stages.Run(
+      tiles.size(), [&](int64_t) noexcept { return elements; },
+      [&](int64_t tile, void* scratch) noexcept {
+        entry.merge_bias(args, tiles.Tile(tile, sums), tiles.parts(), scratch);
+      });
 }
 
 void RunSinks(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
@@ -238,7 +223,7 @@ void RunSinks(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& 
   const kernels::ForwardArgs& forward = args.forward;
   const auto rows =
       static_cast<uint64_t>(TotalRows(forward.cu_seqlens_q, forward.batch, forward.seqlen_q));
-  stages.Run(
+  stages.RunWithoutScratch(
       forward.num_heads, [&](int64_t) noexcept { return SaturatingProduct(rows, kRowCost); },
       [&](int64_t head, void*) noexcept { entry.sinks(args, head); });
 }
@@ -264,7 +249,7 @@ Status FillForward(const kernels::BackwardArgs& args, DType dtype, const ExecOpt
 Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* args, int threads,
            const ExecOptions& options) {
   const kernels::BackwardEntry entry = row.backward(target.bit);
-  const BackwardGrid grid(*args, entry);
+  BackwardGrid grid(*args, entry);
   if (!grid.ok()) {
     return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
   }
@@ -272,11 +257,11 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   const bool runs_forward = needs_forward && !Workspace::HasForward(*args);
   const kernels::BackwardArgs asked = *args;
   Workspace workspace(asked, row.dtype);
-  const size_t bytes = needs_forward ? workspace.bytes() : 0;
   const BiasTiles bias_tiles(entry, *args);
-  const int64_t heads = args->dsinks == nullptr ? 1 : args->forward.num_heads;
+  const size_t workspace_bytes = needs_forward ? workspace.bytes() : 0;
+  const size_t bytes = workspace_bytes + bias_tiles.sum_bytes() + grid.part_bytes();
   const int64_t workers =
-      std::min<int64_t>(threads, std::max({grid.num_pieces(), bias_tiles.size(), heads}));
+      std::min<int64_t>(threads, std::max<int64_t>({grid.num_pieces(), bias_tiles.units(), 1}));
   uint64_t scratch = SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers));
   if (runs_forward) {
     const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
@@ -296,13 +281,15 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   const threading::Scratch memory(bytes);
   if (!memory.ok()) return OutOfScratch(bytes);
   if (needs_forward) workspace.Assign(memory.data(), args);
+  std::byte* const bias_sums = static_cast<std::byte*>(memory.data()) + workspace_bytes;
+  grid.set_parts(bias_sums + bias_tiles.sum_bytes());
   if (runs_forward) {
     if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
   }
   const Stages stages(threads, grid.scratch_bytes());
   if (!stages.ok()) return OutOfScratch(grid.scratch_bytes());
   RunGrid(grid, stages, threads);
-  RunBias(entry, *args, bias_tiles, stages);
+  RunBias(entry, *args, bias_tiles, bias_sums, stages);
   RunSinks(entry, *args, stages);
   return {};
 }

@@ -41,8 +41,9 @@
 //             + bound + rounding of the result
 // per row of the gradient; a row that nothing contributes to must be exactly 0.
 //
-// NaN, +inf and -inf must stand exactly where the truth, rounded to the result's dtype, has them; a
-// row whose lse is -inf must be 0.
+// NaN, +inf and -inf must stand exactly where the truth, rounded to the result's dtype, has them;
+// an infinity may stand, too, where the tolerance reaches past the dtype's largest number. A row
+// whose lse is -inf must be 0.
 #ifndef FLASHLANE_DISPATCH_TOLERANCE_H_
 #define FLASHLANE_DISPATCH_TOLERANCE_H_
 
@@ -89,6 +90,8 @@ struct BackwardAnswers {
   ConstTensorView dq;
   ConstTensorView dk;
   ConstTensorView dv;
+  ConstTensorView dbias;
+  ConstTensorView dsinks;
 };
 
 // The truth for one gradient: row-major, of its operand's shape.

@@ -373,11 +373,13 @@ Status MakeBackwardReference(const BackwardInputs& inputs, const AttentionParams
   if (in.bias.present()) {
     result.dbias = MakeGradient("dbias", in.bias);
     result.dbias.values = truth.dbias;
+    if (Status s = TakeAnswer(answers.dbias, &result.dbias); !s.ok()) return s;
     derive.Dbias(&result.dbias);
   }
   if (in.sinks.present()) {
     result.dsinks = MakeGradient("dsinks", in.sinks);
     result.dsinks.values = truth.dsinks;
+    if (Status s = TakeAnswer(answers.dsinks, &result.dsinks); !s.ok()) return s;
     derive.Dsinks(&result.dsinks);
   }
   *reference = std::move(result);

@@ -49,6 +49,10 @@ Element Judge(double got, double truth, double row_tolerance, DType dtype) {
     if (element.error > 0) {
       element.fraction = element.tolerance > 0 ? element.error / element.tolerance : kInfinity;
     }
+  } else if (std::isinf(got) && std::isfinite(truth) &&
+             got == Round(truth + std::copysign(row_tolerance, got), dtype)) {
+    // What may be off by so much may have passed the largest number.
+    element.tolerance = row_tolerance;
   } else if (!(std::isnan(got) && std::isnan(truth)) && got != Round(truth, dtype)) {
     element.error = element.fraction = kInfinity;
   }

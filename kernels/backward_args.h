@@ -68,17 +68,25 @@ struct BiasTile {
   int64_t row_end = 0;
   int64_t col_begin = 0;
   int64_t col_end = 0;
+  // Of the strips of query rows that are summed, strip by strip of head by head of batch by batch,
+  // those of this unit: all (then sums is null), or some, whose sums go to `sums`.
+  int64_t strip_begin = 0;
+  int64_t strip_end = 0;
+  void* sums = nullptr;
 };
 
 // How a sequence is cut; from its lengths and the head sizes alone. With n pieces (the larger
 // number of the two cuts) the tiles of phase p, for p < n in order, are those of key piece j and
 // query piece (j + p) % n: no two of one phase share a sum, so they may run at once, and every sum
 // sees its terms in the same order whatever the threads do. All pieces but the last are as long.
+// Where one side has few pieces, its sums exist several times and n is divided by their number;
+// BackwardEntry::add makes one of them.
 struct BackwardPlan {
   int64_t queries_per_piece = 1;
   int64_t keys_per_piece = 1;
-  int64_t bias_rows = 1;  // of a BiasTile; from the head sizes alone
+  int64_t bias_rows = 1;  // of a BiasTile, and of a strip; from the head sizes alone
   int64_t bias_cols = 1;
+  size_t bias_sum_bytes = 0;  // of BiasTile::sums, aligned as scratch; 0: takes all strips at once
   size_t scratch_bytes = 0;   // per worker, aligned to kScratchAlignment; of run and of bias
   bool needs_forward = true;  // reads forward.out, forward.lse and row_terms
 };

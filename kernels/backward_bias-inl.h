@@ -1,6 +1,7 @@
 // Gradients of bias and sinks. dbias is what dS is before it meets K and Q, summed over everything
 // bias broadcasts over; so each unit owns some of its elements and computes dS again for all that
-// falls on them, in one order. That costs two products more, for the few who train a bias.
+// falls on them, in one order; where few elements sum over much, units share the rows, and their
+// sums are added in turn. That costs two products more, for the few who train a bias.
 
 #if defined(FLASHLANE_KERNELS_BACKWARD_BIAS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLANE_KERNELS_BACKWARD_BIAS_INL_H_
@@ -18,6 +19,7 @@
 #include "kernels/args.h"
 #include "kernels/backward_args.h"
 #include "kernels/backward_strip-inl.h"
+#include "kernels/bias_strips.h"
 #include "kernels/block_sizes.h"
 #include "kernels/convert-inl.h"
 #include "kernels/flash_scratch.h"
@@ -37,6 +39,14 @@ BackwardBlocks BiasBlocksOf(const ForwardArgs& args) {
   BackwardBlocks blocks = Unit::Blocks(args);
   blocks.block_q = Unit::Panel::kRows;
   return blocks;
+}
+
+// Of the sums of a tile.
+template <class Unit>
+size_t BiasSumBytes(const BackwardBlocks& blocks) {
+  Carver sums(nullptr);
+  sums.Take<typename Unit::C>(blocks.block_k * blocks.block_q);
+  return sums.bytes();
 }
 
 template <class Unit>
@@ -99,32 +109,39 @@ class BiasGradient {
       : args_(args),
         tile_(tile),
         blocks_(BiasBlocksOf<Unit>(args.forward)),
-        scratch_(args.forward, blocks_, &carver) {}
+        scratch_(args.forward, blocks_, &carver),
+        sums_(tile.sums == nullptr ? scratch_.sums : static_cast<C*>(tile.sums)) {}
 
   void Run() {
-    const ForwardArgs& forward = args_.forward;
-    const int64_t columns = tile_.col_end - tile_.col_begin;
-    std::fill(scratch_.sums, scratch_.sums + columns * kRows, C{0});
-    const bool all_batches = args_.dbias_batch == 0, all_heads = args_.dbias_head == 0;
-    const int64_t batch_end = all_batches ? forward.batch : tile_.batch + 1;
-    const int64_t head_end = all_heads ? forward.num_heads : tile_.head + 1;
-    for (int64_t b = all_batches ? 0 : tile_.batch; b < batch_end; ++b) {
-      for (int64_t h = all_heads ? 0 : tile_.head; h < head_end; ++h) AddHead(b, h);
+    const BiasStrips strips(args_, kRows);
+    std::fill(sums_, sums_ + NumSums(), C{0});
+    for (int64_t strip = tile_.strip_begin; strip < tile_.strip_end; ++strip) {
+      AddRows(tile_.batch + strip / strips.per_batch,
+              tile_.head + strip % strips.per_batch / strips.per_head,
+              tile_.row_begin + strip % strips.per_head * kRows);
+    }
+    if (tile_.sums == nullptr) Store();
+  }
+
+  void Merge(int64_t parts) {
+    const auto distance = static_cast<int64_t>(BiasSumBytes<Unit>(blocks_) / sizeof(C));
+    for (int64_t part = 1; part < parts; ++part) {
+      const C* from = sums_ + part * distance;
+      for (int64_t i = 0; i < NumSums(); ++i) sums_[i] += from[i];
     }
     Store();
   }
 
  private:
-  void AddHead(int64_t batch, int64_t head) {
+  int64_t NumSums() const { return (tile_.col_end - tile_.col_begin) * kRows; }
+
+  void AddRows(int64_t batch, int64_t head, int64_t row) {
     const BackwardArgs args = OneHead<T>(args_, head);
     const Sequence sequence = Sequence::Of(args.forward, batch);
-    const bool all_rows = args_.dbias_row == 0;
-    const int64_t end = all_rows ? sequence.seqlen_q : tile_.row_end;
-    for (int64_t row = all_rows ? 0 : tile_.row_begin; row < end; row += kRows) {
-      BackwardStrip<Unit> strip(args, {batch, 0, row, std::min(row + kRows, end)}, sequence,
-                                &scratch_.strip);
-      AddStrip(&strip);
-    }
+    const int64_t end = args_.dbias_row == 0 ? sequence.seqlen_q : tile_.row_end;
+    BackwardStrip<Unit> strip(args, {batch, 0, row, std::min(row + kRows, end)}, sequence,
+                              &scratch_.strip);
+    AddStrip(&strip);
   }
 
   void AddStrip(BackwardStrip<Unit>* strip) {
@@ -140,7 +157,7 @@ class BiasGradient {
       const KeyRange seen = strip->Seen(0);
       for (int64_t key = seen.begin; key < seen.end; ++key) {
         const C* ds = scratch_.strip.unit.ScoreGradients(0) + (key - begin) * kRows;
-        C* sums = scratch_.sums + (args_.dbias_col == 0 ? 0 : key - tile_.col_begin) * kRows;
+        C* sums = sums_ + (args_.dbias_col == 0 ? 0 : key - tile_.col_begin) * kRows;
         for (int64_t lane = 0; lane < strip->num_rows(); ++lane) sums[lane] += ds[lane];
       }
     }
@@ -149,7 +166,7 @@ class BiasGradient {
   void Store() const {
     const int64_t matrix = tile_.batch * args_.dbias_batch + tile_.head * args_.dbias_head;
     for (int64_t col = tile_.col_begin; col < tile_.col_end; ++col) {
-      const C* sums = scratch_.sums + (col - tile_.col_begin) * kRows;
+      const C* sums = sums_ + (col - tile_.col_begin) * kRows;
       const int64_t column = matrix + col * args_.dbias_col;
       if (args_.dbias_row == 0) {
         C sum = 0;
@@ -171,12 +188,20 @@ class BiasGradient {
   const BiasTile& tile_;
   const BackwardBlocks blocks_;
   BiasScratch<Unit> scratch_;
+  C* const sums_;  // [columns][kRows]
 };
 
 template <class Unit>
 void RunBiasGradient(const BackwardArgs& args, const BiasTile& tile, void* scratch) {
   [[maybe_unused]] const typename Unit::Session session;
   BiasGradient<Unit>(args, tile, Carver(scratch)).Run();
+}
+
+// The sums of `parts` units, the first at tile.sums, in their order.
+template <class Unit>
+void MergeBiasGradient(const BackwardArgs& args, const BiasTile& tile, int64_t parts,
+                       void* scratch) {
+  BiasGradient<Unit>(args, tile, Carver(scratch)).Merge(parts);
 }
 
 // What a sink takes from the keys of a row is its weight there times delta.

@@ -42,6 +42,7 @@ BackwardPlan PlanBackward(const BackwardArgs& args, const Sequence& sequence) {
     Carver bias(nullptr);
     BiasScratch<Unit>(args.forward, bias_blocks, &bias);
     plan.scratch_bytes = std::max(plan.scratch_bytes, bias.bytes());
+    plan.bias_sum_bytes = BiasSumBytes<Unit>(bias_blocks);
   }
   return plan;
 }
@@ -54,11 +55,14 @@ BackwardEntry BackwardEntryOf() {
   entry.prepare = &PrepareQueries<Unit>;
   entry.clear = &ClearKeys<T>;
   entry.run = &RunBackwardPiece<Unit>;
+  entry.add = &AddSums<T>;
+  entry.sum_bytes = sizeof(Compute<T>);
   if constexpr (kPromotes<T>) {
     entry.finish_queries = &FinishQueries<T>;
     entry.finish_keys = &FinishKeys<T>;
   }
   entry.bias = &RunBiasGradient<Unit>;
+  entry.merge_bias = &MergeBiasGradient<Unit>;
   entry.sinks = &RunSinkGradient<Unit>;
   entry.unit = Unit::kName;
   return entry;

@@ -19,6 +19,7 @@
 #include "kernels/args.h"
 #include "kernels/backward_args.h"
 #include "kernels/convert-inl.h"
+#include "kernels/mask.h"
 #include "kernels/panel_rows-inl.h"
 #include "kernels/tile_matmul-inl.h"
 #include "kernels/transpose-inl.h"
@@ -53,7 +54,7 @@ struct ColumnPanels {
   int64_t step;  // columns
 };
 
-// Row `row` of one kv head in a gradient of keys.
+// Row `row` of one head in a gradient: of one kv head, where it is one of keys.
 template <typename E>
 E* KeyRow(const RowSums& sums, int64_t batch, int64_t kv_head, int64_t row) {
   return static_cast<E*>(sums.data) + batch * sums.strides.batch + kv_head * sums.strides.head +
@@ -194,6 +195,30 @@ HWY_NOINLINE void AddTransposed(const TileRows<Panel>& rows, const PanelRange& r
       }
     }
   }
+}
+
+// Adds the sums that `part` has to those of `args`, for the tile's queries and keys.
+template <typename T>
+void AddSums(const BackwardArgs& args, const BackwardArgs& part, const BackwardTile& tile) {
+  using C = Compute<T>;
+  const Sequence sequence = Sequence::Of(args.forward, tile.batch);
+  const auto add = [&tile](const RowSums& from, const RowSums& to, int64_t head,
+                           const KeyRange& rows, int64_t width) HWY_ATTR {
+    if (from.data == nullptr) return;
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const C* HWY_RESTRICT term = KeyRow<C>(from, tile.batch, head, row);
+      C* HWY_RESTRICT sum = KeyRow<C>(to, tile.batch, head, row);
+      for (int64_t i = 0; i < width; ++i) sum[i] += term[i];
+    }
+  };
+  const KeyRange queries{sequence.q_begin + tile.q_begin, sequence.q_begin + tile.q_end};
+  const KeyRange keys{sequence.k_begin + tile.key_begin, sequence.k_begin + tile.key_end};
+  const int64_t group = args.forward.group();
+  for (int64_t head = tile.kv_head * group; head < (tile.kv_head + 1) * group; ++head) {
+    add(part.dq_sum, args.dq_sum, head, queries, args.forward.head_dim);
+  }
+  add(part.dk_sum, args.dk_sum, tile.kv_head, keys, args.forward.head_dim);
+  add(part.dv_sum, args.dv_sum, tile.kv_head, keys, args.forward.head_dim_v);
 }
 
 // The sum of a[i] * b[i].

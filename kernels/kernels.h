@@ -32,10 +32,9 @@ struct ForwardEntry {
   StreamEntry streams;    // nulls where the kernel neither streams nor splits keys
 };
 
-// In this order, each whole before the next begins: prepare for all rows (where the plan needs the
-// forward's results) and clear for all keys, run for all tiles phase by phase (BackwardPlan),
-// finish for all rows and keys. bias and sinks need prepare only. All write only what their unit
-// owns and allocate nothing.
+// In this order, each whole before the next begins: prepare for all rows and clear for all keys,
+// run for all tiles phase by phase (BackwardPlan), add and finish for all rows and keys. bias and
+// sinks need prepare only. All write only what their unit owns and allocate nothing.
 struct BackwardEntry {
   // For one sequence: lengths differ from sequence to sequence.
   BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
@@ -46,12 +45,20 @@ struct BackwardEntry {
   // has, dead ones too.
   void (*clear)(const BackwardArgs& args, const Tile& tile) = nullptr;
   void (*run)(const BackwardArgs& args, const BackwardTile& tile, void* scratch) = nullptr;
+  // Adds those sums that `part` has to the call's, for the tile's queries and keys. Null where a
+  // plan has one piece.
+  void (*add)(const BackwardArgs& args, const BackwardArgs& part,
+              const BackwardTile& tile) = nullptr;
+  size_t sum_bytes = 0;  // of an element of sums
   // Sums to gradients where the types differ: of the tile's rows, and of keys
   // [row_begin, row_end). Null where they do not.
   void (*finish_queries)(const BackwardArgs& args, const Tile& tile) = nullptr;
   void (*finish_keys)(const BackwardArgs& args, const Tile& tile) = nullptr;
   // The tile's elements of dbias, summed over all that bias broadcasts, in a fixed order.
   void (*bias)(const BackwardArgs& args, const BiasTile& tile, void* scratch) = nullptr;
+  // Makes the tile's elements of `parts` units' sums, the first at tile.sums; others follow it.
+  void (*merge_bias)(const BackwardArgs& args, const BiasTile& tile, int64_t parts,
+                     void* scratch) = nullptr;
   // dsinks of one query head, summed over all sequences.
   void (*sinks)(const BackwardArgs& args, int64_t head) = nullptr;
   const char* unit = "";

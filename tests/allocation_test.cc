@@ -1,13 +1,18 @@
-// A warm call allocates nothing. Its own program, for it replaces operator new.
+// A warm call allocates nothing, and one that lacks memory writes nothing. Its own program, for it
+// replaces operator new.
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <initializer_list>
 #include <new>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "flashlane/attention.h"
+#include "flashlane/backward.h"
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
@@ -15,6 +20,7 @@
 
 namespace {
 std::atomic<long> allocations{0};
+std::atomic<long> scratch_left{1 << 30};  // allocations that may fail and do not yet
 
 void* Allocate(std::size_t size, std::size_t alignment) {
   ++allocations;
@@ -33,6 +39,7 @@ __attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t 
 }
 __attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t alignment,
                                              const std::nothrow_t&) noexcept {
+  if (--scratch_left < 0) return nullptr;
   return Allocate(size, static_cast<std::size_t>(alignment));
 }
 __attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
@@ -169,6 +176,85 @@ TEST(AllocationTest, AWarmRotationAllocatesNothing) {
     const long before = allocations;
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
     EXPECT_EQ(allocations - before, 0) << target;
+  }
+}
+
+// q, k, v and dout of two heads, bias and sinks, and all gradients.
+struct BackwardCall {
+  static constexpr int64_t kQueries = 9, kKeys = 20000, kDim = 24;
+  std::vector<float> values = std::vector<float>(2 * kKeys * kDim, 0.1f);
+  std::vector<float> gradients = std::vector<float>(3 * values.size(), -7.0f);
+  BackwardInputs inputs;
+  BackwardOutputs outputs;
+
+  BackwardCall() {
+    const auto of = [this](int64_t rows) {
+      return ConstTensorView(values.data(), DType::kF32, {1, 2, rows, kDim});
+    };
+    inputs.forward.q = inputs.dout = of(kQueries);
+    inputs.forward.k = inputs.forward.v = of(kKeys);
+    inputs.forward.bias = ConstTensorView(values.data(), DType::kF32, {1, 1, 1, kKeys});
+    inputs.forward.sinks = ConstTensorView(values.data(), DType::kF32, {2});
+    float* at = gradients.data();
+    const auto take = [&at](std::initializer_list<int64_t> shape) {
+      const TensorView view(at, DType::kF32, shape);
+      int64_t count = 1;
+      for (const int64_t size : shape) count *= size;
+      at += count;
+      return view;
+    };
+    outputs.dq = take({1, 2, kQueries, kDim});
+    outputs.dk = take({1, 2, kKeys, kDim});
+    outputs.dv = take({1, 2, kKeys, kDim});
+    outputs.dbias = take({1, 1, 1, kKeys});
+    outputs.dsinks = take({2});
+  }
+};
+
+TEST(AllocationTest, AWarmBackwardCallAllocatesNothing) {
+  BackwardCall call;
+  call.inputs.forward.k.shape[2] = call.inputs.forward.v.shape[2] = 3000;  // of 2 MiB in all
+  call.inputs.forward.bias.shape[3] = 3000;
+  call.outputs.dk.shape[2] = call.outputs.dv.shape[2] = call.outputs.dbias.shape[3] = 3000;
+  // Kept, as in training: a forward of its own needs more blocks than a thread caches.
+  call.inputs.out = call.inputs.dout;
+  call.inputs.lse = ConstTensorView(call.values.data(), DType::kF32, {1, 2, call.kQueries});
+  for (const std::string& target : SupportedTargets()) {
+    ExecOptions options;
+    options.target = target.c_str();
+    options.num_threads = 1;
+    ASSERT_TRUE(AttentionBackward(call.inputs, {}, call.outputs, options).ok());
+    const long before = allocations;
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_TRUE(AttentionBackward(call.inputs, {}, call.outputs, options).ok());
+    }
+    EXPECT_EQ(allocations - before, 0) << target;
+  }
+}
+
+// However late memory runs out: the first allocation, the second and so on fail, in a thread that
+// has none left over from other calls.
+TEST(AllocationTest, ABackwardCallThatLacksMemoryWritesNothing) {
+  for (const Kernel kernel : {Kernel::kFlash, Kernel::kNaive}) {
+    int refused = 0;
+    for (bool succeeded = false; !succeeded; ++refused) {
+      ASSERT_LT(refused, 100);
+      BackwardCall call;
+      ExecOptions options;
+      options.kernel = kernel;
+      options.num_threads = 1;
+      Status status;
+      std::thread([&] {
+        scratch_left = refused;
+        status = AttentionBackward(call.inputs, {}, call.outputs, options);
+        scratch_left = 1 << 30;
+      }).join();
+      succeeded = status.ok();
+      if (succeeded) break;
+      EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.message();
+      EXPECT_EQ(call.gradients, std::vector<float>(call.gradients.size(), -7.0f)) << refused;
+    }
+    EXPECT_GT(refused, 1);  // the list of sequences, working memory
   }
 }
 

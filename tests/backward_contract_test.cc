@@ -254,27 +254,49 @@ TEST(BackwardContractTest, ABudgetThatSufficesIsEnough) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// One kv head is one piece, but threads share the tiles of its dbias.
+// One kv head is one piece, but threads share the tiles of its dbias, and what one element sums.
 TEST(BackwardContractTest, TheBudgetCountsWhoWorksOnDbias) {
-  constexpr int64_t kLength = 300;
+  constexpr int64_t kLength = 505;
   std::vector<float> rows(kLength, 0.5f), bias(kLength * kLength);
   std::vector<float> dbias(kLength * kLength, -7.0f);
   const ConstTensorView view(rows.data(), DType::kF32, {1, 1, kLength, 1});
+  for (const int64_t size : {kLength, int64_t{1}}) {
+    BackwardInputs inputs;
+    inputs.forward.q = inputs.forward.k = inputs.forward.v = inputs.dout = view;
+    inputs.forward.bias = ConstTensorView(bias.data(), DType::kF32, {1, 1, size, size});
+    BackwardOutputs outputs;
+    outputs.dbias = TensorView(dbias.data(), DType::kF32, {1, 1, size, size});
+    ExecOptions options;
+    options.max_scratch_bytes = 10;
+    // Of machines with one core, too.
+    const tbb::global_control two(tbb::global_control::max_allowed_parallelism, 2);
+    tbb::task_arena arena(2);
+    const Status status =
+        arena.execute([&] { return AttentionBackward(inputs, {}, outputs, options); });
+    EXPECT_EQ(status.code(), StatusCode::kBudgetExceeded);
+    EXPECT_THAT(status.message(), HasSubstr("(2 workers)")) << size;
+    EXPECT_EQ(dbias, std::vector<float>(dbias.size(), -7.0f));
+  }
+}
+
+// Heads of dsinks are what threads share, but they take no scratch.
+TEST(BackwardContractTest, TheBudgetDoesNotCountWhoWorksOnDsinks) {
+  std::vector<float> rows(4 * 3, 0.5f), sinks(4, 0.5f), dsinks(4, -7.0f);
+  const ConstTensorView one_head(rows.data(), DType::kF32, {1, 1, 3, 1});
   BackwardInputs inputs;
-  inputs.forward.q = inputs.forward.k = inputs.forward.v = inputs.dout = view;
-  inputs.forward.bias = ConstTensorView(bias.data(), DType::kF32, {1, 1, kLength, kLength});
+  inputs.forward.q = inputs.dout = ConstTensorView(rows.data(), DType::kF32, {1, 4, 3, 1});
+  inputs.forward.k = inputs.forward.v = one_head;
+  inputs.forward.sinks = ConstTensorView(sinks.data(), DType::kF32, {4});
   BackwardOutputs outputs;
-  outputs.dbias = TensorView(dbias.data(), DType::kF32, {1, 1, kLength, kLength});
+  outputs.dsinks = TensorView(dsinks.data(), DType::kF32, {4});
   ExecOptions options;
   options.max_scratch_bytes = 10;
-  // Of machines with one core, too.
   const tbb::global_control two(tbb::global_control::max_allowed_parallelism, 2);
   tbb::task_arena arena(2);
   const Status status =
       arena.execute([&] { return AttentionBackward(inputs, {}, outputs, options); });
   EXPECT_EQ(status.code(), StatusCode::kBudgetExceeded);
-  EXPECT_THAT(status.message(), HasSubstr("(2 workers)"));
-  EXPECT_EQ(dbias, std::vector<float>(dbias.size(), -7.0f));
+  EXPECT_THAT(status.message(), HasSubstr("(1 workers)"));
 }
 
 // dq, dk and dv as slices of one tensor, as the gradient of a fused projection is laid out.

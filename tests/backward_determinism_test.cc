@@ -18,8 +18,8 @@ namespace {
 
 class BackwardDeterminismTest : public RunTest {};
 
-// Few heads and many, and long enough for several pieces of queries and of keys (512 each and
-// more), so that work is cut in every way.
+// Few heads and many, and long enough for several pieces of queries (256 rows and more) and of keys
+// (512), of both and of one, so that work is cut in every way.
 std::vector<ProblemSpec> Specs() {
   ProblemSpec causal;
   causal.batch = 2;
@@ -50,7 +50,16 @@ std::vector<ProblemSpec> Specs() {
   pieces.head_dim = pieces.head_dim_v = 8;
   pieces.params.window_size_left = 900;
   pieces.per_sequence_k_len = true;
-  return {causal, features, pieces};
+  ProblemSpec few_queries = pieces;
+  few_queries.seqlen_q = 30;
+  few_queries.seqlen_k = 3000;
+  few_queries.params.window_size_left.reset();
+  few_queries.sinks = true;
+  few_queries.bias_dims = 0;  // summed over everything
+  ProblemSpec few_keys = few_queries;
+  few_keys.seqlen_q = 1500;
+  few_keys.seqlen_k = 40;
+  return {causal, features, pieces, few_queries, few_keys};
 }
 
 TEST_P(BackwardDeterminismTest, SameBitsForAnyNumberOfThreads) {
@@ -135,9 +144,10 @@ TEST_P(BackwardDeterminismTest, SameBitsPackedAndAlone) {
   params[2].window_size_left = 20;
   params[2].softcap = 3.0;
   for (const std::vector<int64_t>& lengths_q : std::vector<std::vector<int64_t>>{
-           {0}, {1}, {5, 0, 0, 70, 1}, {200, 2, 0, 17, 64, 65}, {0, 0}}) {
+           {0}, {1}, {5, 0, 0, 70, 1}, {200, 2, 0, 17, 64, 65}, {0, 0}, {2, 9, 300}}) {
     std::vector<int64_t> lengths_k = lengths_q;
     for (size_t i = 0; i < lengths_k.size(); ++i) lengths_k[i] += static_cast<int64_t>(i % 3) * 9;
+    if (lengths_q.front() == 2) lengths_k = {11, 2200, 20};  // few queries, few keys
     for (const AttentionParams& param : params) {
       for (const int threads : {1, 2}) {
         PackedBackward together(lengths_q, lengths_k, GetParam().dtype);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 
 namespace flashlane::testing {
 namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 ProblemSpec Shape(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {
   ProblemSpec spec;
@@ -70,10 +73,10 @@ TEST_P(BackwardTest, SeveralStripsAndBlocks) {
   }
 }
 
-// Pieces are of 512 queries or keys and more: several of both, of the one, of the other, and dead
-// keys in the last.
+// Pieces are of 256 query rows or 512 keys and more: several of both, of the one, of the other
+// (with sums to add up), and dead keys in the last.
 TEST_P(BackwardTest, SeveralPieces) {
-  const int64_t lengths[][2] = {{1030, 1540}, {1540, 600}, {600, 1100}};
+  const int64_t lengths[][2] = {{1030, 1540}, {1540, 600}, {600, 1100}, {19, 2600}, {1100, 21}};
   for (const auto& [seqlen_q, seqlen_k] : lengths) {
     ProblemSpec spec = Shape(seqlen_q, seqlen_k, 5);
     spec.batch = 1;
@@ -135,6 +138,20 @@ TEST_P(BackwardTest, BiasOfEveryShape) {
       spec.f32_terms = f32;
       ExpectAgreesOnAllTargets(spec);
     }
+  }
+}
+
+// Few elements that sum over much: units share the rows.
+TEST_P(BackwardTest, BiasThatSumsOverMuch) {
+  for (const int dims : {0, 2, 8}) {
+    ProblemSpec spec = Shape(150, 40, 8);
+    spec.batch = 3;
+    spec.num_heads = 6;
+    spec.num_kv_heads = 2;
+    spec.bias_dims = dims;
+    spec.sinks = true;  // else a bias that all keys share changes nothing
+    spec.params.causal = true;
+    ExpectAgreesOnAllTargets(spec);
   }
 }
 
@@ -315,8 +332,8 @@ TEST_P(BackwardSubsetTest, RowsWithoutAVisibleKeyContributeNothing) {
   }
   for (int64_t i = 16; i < 30; ++i) {
     for (int64_t d = 0; d < 8; ++d) {
-      problem.dout.Set({0, 1, i, d}, 1e3);
-      problem.problem.q.Set({0, 0, i, d}, -50.0);
+      problem.dout.Set({0, 1, i, d}, kNan);
+      problem.problem.q.Set({0, 0, i, d}, kNan);
     }
   }
   EXPECT_EQ(problem.Run(GetParam().Options()).bits(), before.bits());

@@ -168,6 +168,85 @@ TEST_P(BackwardToleranceTest, AlmostZeroIsNotZero) {
   EXPECT_FALSE(Agrees(reference, wrong));
 }
 
+// A row that is NaN throughout in the truth is not one that nothing contributes to.
+TEST_P(BackwardToleranceTest, RowsOfNaN) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  BackwardProblem problem(Spec(), GetParam());
+  problem.problem.q.Set({1, 2, 7, 3}, kNan);
+  const BackwardReference reference = ReferenceOf(problem);
+  BackwardResult result = Oracle(problem);
+  EXPECT_TRUE(std::isnan(result.dq.At({1, 2, 7, 0})));
+  EXPECT_TRUE(Agrees(reference, result));
+  for (const double wrong : {0.0, 1.0}) {
+    result.dq.Set({1, 2, 7, 0}, wrong);
+    EXPECT_FALSE(Agrees(reference, result)) << wrong;
+  }
+}
+
+// A sum that may be off by enough to leave the numbers of its dtype.
+TEST_P(BackwardToleranceTest, InfinityWithinTheTolerance) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const double largest = GetParam() == DType::kF16    ? 65504.0
+                         : GetParam() == DType::kF64  ? std::numeric_limits<double>::max()
+                         : GetParam() == DType::kBF16 ? 0x1.FEp127
+                                                      : 0x1.FFFFFEp127;
+  GradientReference reference;
+  reference.name = "dq";
+  reference.rank = 4;
+  reference.shape[0] = reference.shape[1] = 1;
+  reference.shape[2] = 3;
+  reference.shape[3] = 1;
+  reference.values = {largest, -largest, largest / 2};
+  reference.row_tolerance = {largest / 64, largest / 64, largest / 64};
+  const auto agrees = [&](const std::vector<double>& values) {
+    const OwnedTensor tensor = OwnedTensor::Of(values, GetParam(), {1, 1, 3, 1});
+    return CompareGradient(reference, tensor.View()).agrees;
+  };
+  EXPECT_TRUE(agrees(reference.values));
+  EXPECT_TRUE(agrees({kInf, -largest, largest / 2}));
+  EXPECT_TRUE(agrees({largest, -kInf, largest / 2}));
+  EXPECT_FALSE(agrees({-kInf, -largest, largest / 2}));
+  EXPECT_FALSE(agrees({largest, -largest, kInf}));
+  reference.row_tolerance[0] = largest * 0x1p-60;  // less than a rounding
+  EXPECT_FALSE(agrees({kInf, -largest, largest / 2}));
+}
+
+// The slope of the cap left out: dq = scale dS k and dk = scale dS^T q, with dS = dbias.
+TEST_P(BackwardToleranceTest, TheSlopeOfTheCapIsMissed) {
+  ProblemSpec spec = Spec();
+  spec.bias_dims = 15;
+  const auto without_slope = [&](bool of_keys) {
+    const BackwardProblem problem(spec, GetParam());
+    const BackwardReference reference = ReferenceOf(problem);
+    const GradientReference& truth = of_keys ? reference.dk : reference.dq;
+    std::vector<double> sums(truth.values.size());
+    for (int64_t at = 0; at < std::ssize(reference.dbias.values); ++at) {
+      const int64_t j = at % 40, i = at / 40 % 24, head = at / 40 / 24 % 4, b = at / 40 / 24 / 4;
+      const double ds = reference.dbias.values[static_cast<size_t>(at)] / 4;  // scale
+      for (int64_t d = 0; d < 16; ++d) {
+        if (of_keys) {
+          sums[static_cast<size_t>(((b * 2 + head / 2) * 40 + j) * 16 + d)] +=
+              ds * problem.problem.q.At({b, head, i, d});
+        } else {
+          sums[static_cast<size_t>(((b * 4 + head) * 24 + i) * 16 + d)] +=
+              ds * problem.problem.k.At({b, head / 2, j, d});
+        }
+      }
+    }
+    const int64_t* s = truth.shape;
+    const OwnedTensor tensor = OwnedTensor::Of(sums, GetParam(), {s[0], s[1], s[2], s[3]});
+    return CompareGradient(truth, tensor.View()).agrees;
+  };
+  for (const bool of_keys : {false, true}) {
+    spec.params.softcap.reset();
+    EXPECT_TRUE(without_slope(of_keys));  // where nothing is capped
+    for (const double softcap : {1.0, 6.0}) {
+      spec.params.softcap = softcap;
+      EXPECT_FALSE(without_slope(of_keys)) << softcap;
+    }
+  }
+}
+
 TEST_P(BackwardToleranceTest, TakesAnswersFromElsewhere) {
   const BackwardProblem problem(Spec(), GetParam());
   BackwardReference reference = ReferenceOf(problem);

@@ -2,13 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "dispatch/cli/results.h"
 #include "dispatch/cli/safetensors.h"
 #include "flashlane/info.h"
 #include "tests/support/cli.h"
@@ -44,6 +49,147 @@ TEST_F(CliTest, RunComputesGradients) {
   // As stored, and with a parameter of one's own.
   ASSERT_EQ(Flashlane("run " + kGqa + " --softcap 5 --out " + Path("c")).exit_code, 0);
   EXPECT_EQ(Load(Path("c")).tensors.at("dq").dtype, "BF16");
+}
+
+template <typename T>
+StoredTensor Tensor(const char* dtype, std::vector<int64_t> shape, const std::vector<T>& values) {
+  StoredTensor tensor;
+  tensor.dtype = dtype;
+  tensor.shape = std::move(shape);
+  tensor.bytes = AlignedBytes(values.size() * sizeof(T));
+  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  return tensor;
+}
+
+// kGqa in F32 with bias and sinks.
+SafetensorsFile WithBiasAndSinks(SafetensorsFile file) {
+  std::vector<float> bias(6 * 33), sinks(6);
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) / 8 - 0.5f;
+  for (size_t i = 0; i < sinks.size(); ++i) sinks[i] = static_cast<float>(i) / 4 - 0.5f;
+  file.tensors["bias"] = Tensor("F32", {1, 6, 1, 33}, bias);
+  file.tensors["sinks"] = Tensor("F32", {6}, sinks);
+  for (const char* name : {"dq", "dk", "dv"}) file.tensors.erase(name);
+  return file;
+}
+
+class CliBackwardTest : public CliTest {
+ protected:
+  // Of a case, the gradients by `flashlane run` in F32.
+  SafetensorsFile Gradients(const std::string& path, const std::string& flags = "") const {
+    const Outcome outcome =
+        Flashlane("run " + path + " --dtype f32 --out " + Path("gradients") + " " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Load(Path("gradients"));
+  }
+  // The case with out and lse of its forward.
+  SafetensorsFile WithKept(SafetensorsFile file) const {
+    const Outcome outcome = Flashlane("run " + Save("forward", file) +
+                                      " --dtype f32 --kernel flash --out " + Path("kept"));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    SafetensorsFile kept = Load(Path("kept"));
+    for (const char* name : {"out", "lse"}) {
+      file.tensors[name] = std::move(kept.tensors.at(name));
+    }
+    return file;
+  }
+  static void Clear(const std::string& name, SafetensorsFile* file) {
+    const AlignedBytes& bytes = file->tensors.at(name).bytes;
+    std::fill_n(bytes.data(), bytes.size(), std::byte{0});
+  }
+  static bool IsZero(const SafetensorsFile& file, const std::string& name) {
+    const std::vector<float> values = Values<float>(file, name);
+    return std::all_of(values.begin(), values.end(), [](float x) { return x == 0; });
+  }
+};
+
+TEST_F(CliBackwardTest, RunComputesGradientsOfBiasAndSinks) {
+  const std::string path = Save("case", WithBiasAndSinks(Load(kGqa)));
+  const SafetensorsFile naive = Gradients(path, "--kernel naive"), flash = Gradients(path);
+  ASSERT_EQ(flash.tensors.size(), 5u);
+  EXPECT_EQ(flash.tensors.at("dbias").shape, (std::vector<int64_t>{1, 6, 1, 33}));
+  EXPECT_EQ(flash.tensors.at("dsinks").shape, (std::vector<int64_t>{6}));
+  for (const char* name : {"dbias", "dsinks"}) {
+    EXPECT_FALSE(IsZero(flash, name));
+    const std::vector<float> a = Values<float>(naive, name), b = Values<float>(flash, name);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4) << name << " " << i;
+  }
+}
+
+TEST_F(CliBackwardTest, KeptResultsAreUsed) {
+  SafetensorsFile file = WithKept(WithBiasAndSinks(Load(kGqa)));
+  const SafetensorsFile without = Gradients(Path("forward"));
+  const SafetensorsFile with = Gradients(Save("with", file));
+  for (const char* name : {"dq", "dk", "dv", "dbias", "dsinks"}) {
+    EXPECT_EQ(Values<float>(with, name), Values<float>(without, name)) << name;
+  }
+  // With another out, delta and so dsinks is another.
+  Clear("out", &file);
+  EXPECT_TRUE(IsZero(Gradients(Save("zero", file)), "dsinks"));
+  EXPECT_FALSE(IsZero(Gradients(Save("zero", file), "--kernel naive"), "dsinks"));
+  // Kept in f64, as answers are.
+  const std::vector<float> lse = Values<float>(file, "lse");
+  file.tensors["lse"] = Tensor("F64", {1, 6, 33}, std::vector<double>(lse.begin(), lse.end()));
+  EXPECT_TRUE(IsZero(Gradients(Save("zero", file)), "dsinks"));
+  file.tensors.erase("lse");
+  ExpectRunRefused(Save("alone", file), {"alone'", "out: given without lse"});
+}
+
+// Of operands that a conversion changes, what the file has kept is not the forward's results.
+TEST_F(CliBackwardTest, KeptResultsOfOtherOperandsAreNot) {
+  SafetensorsFile file = WithBiasAndSinks(Load(kGqa));
+  file.tensors["q"] = Tensor("F32", {1, 6, 33, 32}, std::vector<float>(6 * 33 * 32, 0.1f));
+  for (const char* name : {"k", "v", "do"}) {
+    file.tensors[name] = Tensor("F32", file.tensors.at(name).shape,
+                                std::vector<float>(file.tensors.at(name).bytes.size() / 2, 0.25f));
+  }
+  file = WithKept(std::move(file));
+  Clear("out", &file);
+  const std::string path = Save("changed", file);
+  EXPECT_TRUE(IsZero(Gradients(path), "dsinks"));
+  ASSERT_EQ(Flashlane("run " + path + " --dtype bf16 --out " + Path("bf16")).exit_code, 0);
+  EXPECT_FALSE(IsZero(Load(Path("bf16")), "dsinks"));
+}
+
+TEST_F(CliBackwardTest, VerifyGradientsOfBiasAndSinks) {
+  SafetensorsFile file = WithKept(WithBiasAndSinks(Load(kGqa)));
+  const std::string flags = "verify --kernel backward --dtype f32,bf16,f64 ";
+  const Outcome outcome = Flashlane(flags + Save("case", file));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("dbias/tolerance"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("dsinks/tolerance"), std::string::npos) << outcome.out;
+  // Answers of the file; dbias and dsinks are F32 as bias and sinks are.
+  ASSERT_EQ(Flashlane("run " + Path("case") + " --kernel naive --dtype f64 --out " + Path("f64"))
+                .exit_code,
+            0);
+  SafetensorsFile answers = Load(Path("f64"));
+  for (auto& [name, tensor] : answers.tensors) {
+    if (tensor.dtype == "F32") {
+      const std::vector<float> values = Values<float>(answers, name);
+      tensor = Tensor("F64", tensor.shape, std::vector<double>(values.begin(), values.end()));
+    }
+    file.tensors[name] = std::move(tensor);
+  }
+  const std::string against = "verify --kernel backward --dtype f32,bf16 ";
+  EXPECT_EQ(Flashlane(against + Save("case", file)).exit_code, 0);
+  for (const std::string name : {"dq", "dbias", "dsinks"}) {
+    SafetensorsFile wrong = Load(Path("case"));
+    reinterpret_cast<double*>(wrong.tensors.at(name).bytes.data())[3] += 0.5;
+    const Outcome failed = Flashlane(against + Save("wrong", wrong));
+    EXPECT_EQ(failed.exit_code, 1);
+    EXPECT_NE(failed.out.find(name + "["), std::string::npos) << failed.out;
+  }
+}
+
+TEST(CliReferenceTest, NothingAgreesWithAResultThatThereIsNot) {
+  Reference reference;
+  const std::vector<float> values(1);
+  const ConstTensorView view(values.data(), DType::kF32, {1, 1, 1, 1});
+  for (const std::string name : {"dv", "dbias", "delta", ""}) {
+    const Comparison comparison = reference.Compare(name, view);
+    EXPECT_FALSE(comparison.agrees);
+    EXPECT_EQ(comparison.message, name + ": the call has no such result");
+  }
 }
 
 TEST_F(CliTest, RunRefusesBadBackwardCases) {

@@ -62,10 +62,12 @@ std::function<int()> AddRun(CLI::App* app, flashlane::cli::RunOptions* options) 
          "input", options->input,
          "Tensors q k v, optionally alibi_slopes bias mask sinks k_len q_start; or, paged, "
          "q k_cache v_cache block_table context_lens, optionally alibi_slopes sinks mask; or, "
-         "backward, q k v do and what may stand beside q k v; "
+         "backward, q k v do and what may stand beside q k v, optionally the forward's out lse; "
          "parameters in __metadata__")
       ->required();
-  run->add_option("--out", options->output, "File to write: tensors out lse, or dq dk dv")
+  run->add_option(
+         "--out", options->output,
+         "File to write: tensors out lse, or dq dk dv and, of bias and sinks, dbias dsinks")
       ->required();
   run->add_option("--kernel", options->kernel,
                   "naive (the oracle), flash, paged or backward; default: as the file says");

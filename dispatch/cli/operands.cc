@@ -125,6 +125,37 @@ Status Fill(const Case& from, std::optional<DType> dtype,
   return {};
 }
 
+// out and lse of the forward call, if the file has them. They are not those of this call where a
+// conversion has changed an operand, and where they are stored in a narrower type than it takes.
+Status FillKept(const Case& from, Operands* operands) {
+  BackwardInputs* inputs = &operands->backward;
+  const DType dtype = inputs->forward.q.dtype;
+  const struct {
+    const char* name;
+    ConstTensorView* view;
+    DType dtype;
+  } kept[] = {{"out", &inputs->out, dtype},
+              {"lse", &inputs->lse, dtype == DType::kF64 ? DType::kF64 : DType::kF32}};
+  bool of_this_call = operands->exact;
+  for (const auto& [name, view, as] : kept) {
+    TensorView stored;
+    if (Status s = ViewOf(from, name, &stored); !s.ok()) return s;
+    if (Status s =
+            CheckOperand(from, NamedOperand<BackwardInputs>{name, nullptr, false, true}, stored);
+        !s.ok()) {
+      return s;
+    }
+    *view = stored;
+    if (stored.present() && DTypeSize(stored.dtype) < DTypeSize(as)) of_this_call = false;
+  }
+  for (const auto& [name, view, as] : kept) {
+    if (!of_this_call) *view = {};
+    if (view->present()) Convert(as, view, operands);
+  }
+  if (of_this_call) operands->exact = true;  // of the operands
+  return {};
+}
+
 Status CheckPagedCase(const Case& from, const PagedInputs& inputs) {
   for (const char* name : kNotPaged) {
     if (from.file.tensors.count(name) > 0) {
@@ -180,6 +211,7 @@ Status MakeOperands(const Case& from, Operation operation, std::optional<DType> 
       if (Status s = Fill(from, dtype, kBackwardOperands, &result.backward, &result); !s.ok()) {
         return s;
       }
+      if (Status s = FillKept(from, &result); !s.ok()) return s;
     }
   }
   *operands = std::move(result);

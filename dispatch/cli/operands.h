@@ -34,7 +34,9 @@ struct Operands {
 
 // As stored, or converted to `dtype`. An operand that is F32 beside a q of another dtype stays F32,
 // as the library allows. Required: q, k, v (and do, of a backward case), or q, k_cache, v_cache, of
-// four dimensions, block_table and context_lens. Messages name file and tensor.
+// four dimensions, block_table and context_lens. out and lse of a backward case are the kept
+// results of its forward, and left out where a conversion has changed an operand or widens them.
+// Messages name file and tensor.
 Status MakeOperands(const Case& from, Operation operation, std::optional<DType> dtype,
                     Operands* operands);
 

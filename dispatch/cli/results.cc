@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -41,6 +42,8 @@ BackwardOutputs Gradients(const Results& results) {
   outputs.dq = ViewNamed(results, "dq");
   outputs.dk = ViewNamed(results, "dk");
   outputs.dv = ViewNamed(results, "dv");
+  outputs.dbias = ViewNamed(results, "dbias");
+  outputs.dsinks = ViewNamed(results, "dsinks");
   return outputs;
 }
 
@@ -53,9 +56,14 @@ Status MakeResults(const Operands& operands, Results* results) {
   results->clear();
   if (operands.operation == Operation::kBackward) {
     const AttentionInputs& forward = operands.backward.forward;
-    const std::pair<const char*, const ConstTensorView&> likes[] = {
-        {"dq", forward.q}, {"dk", forward.k}, {"dv", forward.v}};
-    for (const auto& [name, like] : likes) results->push_back({name, Like(like), {}});
+    const std::pair<const char*, const ConstTensorView&> likes[] = {{"dq", forward.q},
+                                                                    {"dk", forward.k},
+                                                                    {"dv", forward.v},
+                                                                    {"dbias", forward.bias},
+                                                                    {"dsinks", forward.sinks}};
+    for (const auto& [name, like] : likes) {
+      if (like.present()) results->push_back({name, Like(like), {}});
+    }
   } else {
     results->push_back(
         {"out", TensorView(nullptr, dtype, {q[0], q[1], q[2], operands.head_dim_v()}), {}});
@@ -119,11 +127,33 @@ Status AnswersOf(const Case& from, const Results& results, Answers* answers) {
 Comparison Reference::Compare(const std::string& name, const ConstTensorView& result) const {
   if (name == "out") return CompareOut(forward, result);
   if (name == "lse") return CompareLse(forward, result);
-  return CompareGradient(name == "dq"   ? backward.dq
-                         : name == "dk" ? backward.dk
-                                        : backward.dv,
-                         result);
+  for (const GradientReference* gradient :
+       {&backward.dq, &backward.dk, &backward.dv, &backward.dbias, &backward.dsinks}) {
+    if (gradient->rank > 0 && name == gradient->name) return CompareGradient(*gradient, result);
+  }
+  Comparison unknown;
+  unknown.agrees = false;
+  unknown.fraction = std::numeric_limits<double>::infinity();
+  unknown.message = name + ": the call has no such result";
+  return unknown;
 }
+
+namespace {
+
+// In the order of MakeResults.
+BackwardAnswers GradientAnswers(const Operands& operands, const Answers& answers) {
+  BackwardAnswers gradients;
+  if (answers.empty()) return gradients;
+  gradients.dq = answers[0];
+  gradients.dk = answers[1];
+  gradients.dv = answers[2];
+  std::size_t next = 3;
+  if (operands.backward.forward.bias.present()) gradients.dbias = answers[next++];
+  if (operands.backward.forward.sinks.present()) gradients.dsinks = answers[next];
+  return gradients;
+}
+
+}  // namespace
 
 Status MakeReference(const Operands& operands, const AttentionParams& params,
                      const Answers& answers, int num_threads, Reference* reference) {
@@ -135,7 +165,7 @@ Status MakeReference(const Operands& operands, const AttentionParams& params,
       return MakePagedReference(operands.paged, params, {answer(0), answer(1)}, num_threads,
                                 &reference->forward);
     case Operation::kBackward:
-      return MakeBackwardReference(operands.backward, params, {answer(0), answer(1), answer(2)},
+      return MakeBackwardReference(operands.backward, params, GradientAnswers(operands, answers),
                                    num_threads, &reference->backward);
     default:
       return MakeForwardReference(operands.forward, params, {answer(0), answer(1)}, num_threads,

@@ -1,5 +1,5 @@
-// What a call computes, by name: out and lse, or the gradients dq, dk and dv. Its memory, the
-// file's answers for it, and the truth.
+// What a call computes, by name: out and lse, or the gradients dq, dk, dv and, of operands that it
+// has, dbias and dsinks. Its memory, the file's answers for it, and the truth.
 #ifndef FLASHLANE_DISPATCH_CLI_RESULTS_H_
 #define FLASHLANE_DISPATCH_CLI_RESULTS_H_
 
@@ -43,6 +43,7 @@ struct Reference {
   ForwardReference forward;
   BackwardReference backward;
 
+  // Nothing agrees with a result that the call does not have.
   Comparison Compare(const std::string& name, const ConstTensorView& result) const;
 };
 // `answers` are F64, or absent: then the oracle's.
