@@ -17,6 +17,7 @@
 //                  read16_fraction: in 16 streams
 //   tile_fraction  what the L1-hot register tile reached of the same peak
 //   kept, groups   groups whose probes found a quiet core, and all groups
+// rope/<dtype>/<TARGET|best>/<shape>/threads:<n>, of rope_rows.h,
 // and peaks/<what>: the probes themselves, the median and the maximum of their readings.
 //
 // Trust peak_fraction, and only where `kept` is 5 or more; gflops depends on the clock of the
@@ -39,6 +40,7 @@
 #include "bench/measure.h"
 #include "bench/operands.h"
 #include "bench/peaks.h"
+#include "bench/rope_rows.h"
 #include "bench/rows.h"
 #include "bench/shapes.h"
 #include "dispatch/amx.h"
@@ -246,6 +248,7 @@ int main(int argc, char** argv) {
   std::vector<flashlane::bench::Row> rows;
   flashlane::bench::AddPeaks(&rows);
   flashlane::bench::AddAttention(&rows);
+  flashlane::bench::AddRope(&rows);
   if (const char* reason = flashlane::WhyNoAmx()) {
     benchmark::AddCustomContext("amx", std::string("not measured: ") + reason);
   }

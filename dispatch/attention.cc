@@ -24,6 +24,11 @@
 
 namespace flashlane {
 
+Status OutOfScratch(uint64_t bytes) {
+  return {StatusCode::kOutOfMemory,
+          "scratch: " + std::to_string(bytes) + " bytes could not be allocated"};
+}
+
 Status OverFlops(uint64_t flops, const ExecOptions& options) {
   return {StatusCode::kBudgetExceeded, "max_flops: the call needs " + std::to_string(flops) +
                                            ", above " + std::to_string(options.max_flops)};
@@ -81,8 +86,7 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
   if (Status status = CheckBudget(args, *grid, workers, options); !status.ok()) return status;
   const threading::Scratch partials(grid->partial_bytes());
   if (!partials.ok()) {
-    return {StatusCode::kOutOfMemory, "scratch: " + std::to_string(grid->partial_bytes()) +
-                                          " bytes of partial results could not be allocated"};
+    return OutOfScratch(grid->partial_bytes());
   }
   grid->set_partials(partials.data());
 
@@ -105,14 +109,15 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
   };
   const threading::ParallelOptions parallel{threads, grid->scratch_bytes()};
   if (!threading::ParallelFor(static_cast<int64_t>(tasks.size()), parallel, run)) {
-    return {StatusCode::kOutOfMemory,
-            "scratch: " + std::to_string(grid->scratch_bytes()) + " bytes could not be allocated"};
+    return OutOfScratch(grid->scratch_bytes());
   }
   return MergeSplits(*grid, threads);
 }
 
-void LogChoice(const KernelRow& row, const Target& target, const kernels::ForwardEntry& entry,
-               const TileGrid& grid, int threads) {
+}  // namespace
+
+void LogChoice(const KernelRow& row, const Target& target, const char* unit,
+               const std::string& how) {
   std::string skipped;
   for (const Target& other : SupportedTargetList()) {
     if (other.bit == target.bit) break;
@@ -120,14 +125,10 @@ void LogChoice(const KernelRow& row, const Target& target, const kernels::Forwar
   }
   LogDebug(
       std::string(row.name) + "/" + DTypeName(row.dtype) + " on " +
-      (row.vectorised ? std::string(target.name) + " (" + entry.unit + ")" : "scalar code") + ", " +
-      std::to_string(threads) + " threads, tiles of " + std::to_string(grid.plan().block_rows) +
-      " rows, scratch " + std::to_string(grid.scratch_bytes()) + " bytes" +
+      (row.vectorised ? std::string(target.name) + " (" + unit + ")" : "scalar code") + ", " + how +
       (skipped.empty() ? ""
                        : "; better targets left out because another was asked for:" + skipped));
 }
-
-}  // namespace
 
 uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
                              int threads) {
@@ -157,7 +158,12 @@ Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& opt
   if (!grid.ok()) {
     return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
   }
-  if (DebugLogEnabled()) LogChoice(*row, target, entry, grid, threads);
+  if (DebugLogEnabled()) {
+    LogChoice(*row, target, entry.unit,
+              std::to_string(threads) + " threads, tiles of " +
+                  std::to_string(grid.plan().block_rows) + " rows, scratch " +
+                  std::to_string(grid.scratch_bytes()) + " bytes");
+  }
   return RunTiles(entry, args, &grid, threads, options);
 }
 

@@ -3,8 +3,10 @@
 #define FLASHLANE_DISPATCH_ATTENTION_RUN_H_
 
 #include <cstdint>
+#include <string>
 
 #include "dispatch/registry.h"
+#include "dispatch/target.h"
 #include "flashlane/attention.h"
 #include "kernels/args.h"
 
@@ -18,8 +20,14 @@ Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& opt
 uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
                              int threads);
 
+Status OutOfScratch(uint64_t bytes);
 Status OverFlops(uint64_t flops, const ExecOptions& options);
 Status OverScratch(uint64_t bytes, int64_t workers, const ExecOptions& options);
+
+// Which kernel runs on which target and how it multiplies, `how` it was cut, and better targets
+// that were left out, to the debug log.
+void LogChoice(const KernelRow& row, const Target& target, const char* unit,
+               const std::string& how);
 
 }  // namespace flashlane
 

@@ -21,8 +21,8 @@
 namespace flashlane {
 namespace {
 
-// Heads per thread from which on whole heads are what threads share: then nothing waits for a
-// phase to end.
+// Heads like the longest per thread from which on whole heads are what threads share: the last to
+// end then costs a thread at most a quarter.
 constexpr int64_t kHeadsPerThread = 4;
 
 int64_t TotalRows(const kernels::SequenceValues& ends, int64_t batch, int64_t length) {
@@ -121,19 +121,20 @@ class Workspace {
   size_t used_ = 0;
 };
 
-Status OutOfScratch(size_t bytes) {
-  return {StatusCode::kOutOfMemory,
-          "scratch: " + std::to_string(bytes) + " bytes could not be allocated"};
-}
-
-// Threads and their scratch for units that may run at the same time.
-class Stage {
+// Threads and their scratch for units that may run at the same time. The calling thread's is held
+// from the start, so that nothing fails once outputs are being written.
+class Stages {
  public:
-  Stage(int threads, size_t scratch_bytes) : threads_(threads), scratch_bytes_(scratch_bytes) {}
+  Stages(int threads, size_t scratch_bytes) : threads_(threads), scratch_(scratch_bytes) {
+    options_.max_threads = threads;
+    options_.scratch_bytes = scratch_bytes;
+    options_.caller_scratch = scratch_.data();
+  }
+  bool ok() const { return scratch_.ok(); }
 
   template <class Cost, class RunUnit>
-  Status Run(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
-    if (units == 0) return {};
+  void Run(int64_t units, const Cost& cost, const RunUnit& run_unit) const {
+    if (units == 0) return;
     const bool together = threads_ == 1 || units == 1;
     threading::Partition partition;
     if (!together) partition.Cut(units, cost, kMinTaskCost);
@@ -144,72 +145,100 @@ class Stage {
       for (; unit < end; ++unit) run_unit(unit, scratch);
     };
     const int64_t num_tasks = together ? 1 : static_cast<int64_t>(tasks.size());
-    if (threading::ParallelFor(num_tasks, {threads_, scratch_bytes_}, run)) return {};
-    return OutOfScratch(scratch_bytes_);
+    // True: the caller's scratch is there.
+    (void)threading::ParallelFor(num_tasks, options_, run);
   }
 
  private:
   const int threads_;
-  const size_t scratch_bytes_;
+  const threading::Scratch scratch_;
+  threading::ParallelOptions options_;
 };
 
-Status RunGrid(const BackwardGrid& grid, const Stage& stage, int threads) {
-  if (threads == 1 || grid.num_heads() >= kHeadsPerThread * threads) {
-    return stage.Run(
+// Whether threads share whole heads. They do where even the longest leaves the others enough to do:
+// then nothing waits for a phase to end.
+bool SharesHeads(const BackwardGrid& grid, int threads) {
+  if (threads == 1) return true;
+  uint64_t longest = 0, all = 0;
+  for (int64_t head = 0; head < grid.num_heads(); ++head) {
+    longest = std::max(longest, grid.HeadCost(head));
+    all = SaturatingSum(all, grid.HeadCost(head));
+  }
+  return SaturatingProduct(longest, static_cast<uint64_t>(kHeadsPerThread * threads)) <= all;
+}
+
+void RunGrid(const BackwardGrid& grid, const Stages& stages, int threads) {
+  if (SharesHeads(grid, threads)) {
+    stages.Run(
         grid.num_heads(), [&](int64_t head) noexcept { return grid.HeadCost(head); },
         [&](int64_t head, void* scratch) noexcept { grid.RunHead(head, scratch); });
+    return;
   }
   const auto prepare_cost = [&](int64_t piece) noexcept { return grid.PrepareCost(piece); };
-  Status status =
-      stage.Run(grid.num_pieces(), prepare_cost,
-                [&](int64_t piece, void* scratch) noexcept { grid.Prepare(piece, scratch); });
-  for (int64_t phase = 0; phase < grid.num_phases() && status.ok(); ++phase) {
-    status = stage.Run(
+  stages.Run(grid.num_pieces(), prepare_cost,
+             [&](int64_t piece, void* scratch) noexcept { grid.Prepare(piece, scratch); });
+  for (int64_t phase = 0; phase < grid.num_phases(); ++phase) {
+    stages.Run(
         grid.num_pieces(), [&](int64_t piece) noexcept { return grid.RunCost(piece, phase); },
         [&](int64_t piece, void* scratch) noexcept { grid.Run(piece, phase, scratch); });
   }
-  if (!status.ok()) return status;
-  return stage.Run(grid.num_pieces(), prepare_cost,
-                   [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
+  stages.Run(grid.num_pieces(), prepare_cost,
+             [&](int64_t piece, void*) noexcept { grid.Finish(piece); });
 }
 
-// Tiles of dbias, numbered column blocks first.
-Status RunBias(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
-               const Stage& stage) {
-  if (args.dbias == nullptr || entry.bias == nullptr) return {};
-  const kernels::ForwardArgs& forward = args.forward;
-  const kernels::BackwardPlan plan = entry.plan(args, {});
-  const int64_t batches = args.dbias_batch == 0 ? 1 : forward.batch;
-  const int64_t heads = args.dbias_head == 0 ? 1 : forward.num_heads;
-  const int64_t rows = args.dbias_row == 0 ? 1 : forward.seqlen_q;
-  const int64_t cols = args.dbias_col == 0 ? 1 : forward.seqlen_k;
-  const int64_t row_tiles = (rows + plan.bias_rows - 1) / plan.bias_rows;
-  const int64_t col_tiles = (cols + plan.bias_cols - 1) / plan.bias_cols;
-  const int64_t tiles = batches * heads * row_tiles * col_tiles;
-  const uint64_t cost = BackwardFlops(args) / static_cast<uint64_t>(std::max<int64_t>(tiles, 1));
-  return stage.Run(
-      tiles, [&](int64_t) noexcept { return cost; },
-      [&](int64_t unit, void* scratch) noexcept {
-        kernels::BiasTile tile;
-        const int64_t matrix = unit / (row_tiles * col_tiles);
-        tile.batch = matrix / heads;
-        tile.head = matrix % heads;
-        tile.row_begin = unit / col_tiles % row_tiles * plan.bias_rows;
-        tile.row_end = std::min(tile.row_begin + plan.bias_rows, rows);
-        tile.col_begin = unit % col_tiles * plan.bias_cols;
-        tile.col_end = std::min(tile.col_begin + plan.bias_cols, cols);
-        entry.bias(args, tile, scratch);
-      });
+// The tiles of dbias, numbered column blocks first; none where it is not asked for.
+class BiasTiles {
+ public:
+  BiasTiles(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args) {
+    if (args.dbias == nullptr || entry.bias == nullptr) return;
+    const kernels::ForwardArgs& forward = args.forward;
+    const kernels::BackwardPlan plan = entry.plan(args, {});
+    heads_ = args.dbias_head == 0 ? 1 : forward.num_heads;
+    rows_ = args.dbias_row == 0 ? 1 : forward.seqlen_q;
+    cols_ = args.dbias_col == 0 ? 1 : forward.seqlen_k;
+    rows_per_tile_ = plan.bias_rows;
+    cols_per_tile_ = plan.bias_cols;
+    row_tiles_ = kernels::DivideUp(rows_, rows_per_tile_);
+    col_tiles_ = kernels::DivideUp(cols_, cols_per_tile_);
+    size_ = (args.dbias_batch == 0 ? 1 : forward.batch) * heads_ * row_tiles_ * col_tiles_;
+  }
+
+  int64_t size() const { return size_; }
+
+  kernels::BiasTile operator[](int64_t unit) const {
+    kernels::BiasTile tile;
+    const int64_t matrix = unit / (row_tiles_ * col_tiles_);
+    tile.batch = matrix / heads_;
+    tile.head = matrix % heads_;
+    tile.row_begin = unit / col_tiles_ % row_tiles_ * rows_per_tile_;
+    tile.row_end = std::min(tile.row_begin + rows_per_tile_, rows_);
+    tile.col_begin = unit % col_tiles_ * cols_per_tile_;
+    tile.col_end = std::min(tile.col_begin + cols_per_tile_, cols_);
+    return tile;
+  }
+
+ private:
+  int64_t heads_ = 1, rows_ = 0, cols_ = 0, rows_per_tile_ = 1, cols_per_tile_ = 1;
+  int64_t row_tiles_ = 0, col_tiles_ = 0, size_ = 0;
+};
+
+void RunBias(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
+             const BiasTiles& tiles, const Stages& stages) {
+  const uint64_t cost =
+      BackwardFlops(args) / static_cast<uint64_t>(std::max<int64_t>(tiles.size(), 1));
+  stages.Run(
+      tiles.size(), [&](int64_t) noexcept { return cost; },
+      [&](int64_t unit, void* scratch) noexcept { entry.bias(args, tiles[unit], scratch); });
 }
 
-Status RunSinks(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
-                const Stage& stage) {
-  if (args.dsinks == nullptr || entry.sinks == nullptr) return {};
+void RunSinks(const kernels::BackwardEntry& entry, const kernels::BackwardArgs& args,
+              const Stages& stages) {
+  if (args.dsinks == nullptr || entry.sinks == nullptr) return;
   constexpr uint64_t kRowCost = 1000;  // an exponential of the C library, some 20 ns
   const kernels::ForwardArgs& forward = args.forward;
   const auto rows =
       static_cast<uint64_t>(TotalRows(forward.cu_seqlens_q, forward.batch, forward.seqlen_q));
-  return stage.Run(
+  stages.Run(
       forward.num_heads, [&](int64_t) noexcept { return SaturatingProduct(rows, kRowCost); },
       [&](int64_t head, void*) noexcept { entry.sinks(args, head); });
 }
@@ -244,7 +273,10 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   const kernels::BackwardArgs asked = *args;
   Workspace workspace(asked, row.dtype);
   const size_t bytes = needs_forward ? workspace.bytes() : 0;
-  const int64_t workers = std::min<int64_t>(threads, std::max<int64_t>(grid.num_pieces(), 1));
+  const BiasTiles bias_tiles(entry, *args);
+  const int64_t heads = args->dsinks == nullptr ? 1 : args->forward.num_heads;
+  const int64_t workers =
+      std::min<int64_t>(threads, std::max({grid.num_pieces(), bias_tiles.size(), heads}));
   uint64_t scratch = SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers));
   if (runs_forward) {
     const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
@@ -256,10 +288,10 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
     return status;
   }
   if (DebugLogEnabled()) {
-    LogDebug(std::string(row.name) + "/" + DTypeName(row.dtype) + " on " + target.name + ", " +
-             std::to_string(threads) + " threads, " + std::to_string(grid.num_pieces()) +
-             " pieces, scratch " + std::to_string(grid.scratch_bytes()) + " bytes, workspace " +
-             std::to_string(bytes) + " bytes");
+    LogChoice(row, target, entry.unit,
+              std::to_string(threads) + " threads, " + std::to_string(grid.num_pieces()) +
+                  " pieces, scratch " + std::to_string(grid.scratch_bytes()) +
+                  " bytes, workspace " + std::to_string(bytes) + " bytes");
   }
   const threading::Scratch memory(bytes);
   if (!memory.ok()) return OutOfScratch(bytes);
@@ -267,10 +299,12 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   if (runs_forward) {
     if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
   }
-  const Stage stage(threads, grid.scratch_bytes());
-  Status status = RunGrid(grid, stage, threads);
-  if (status.ok()) status = RunBias(entry, *args, stage);
-  return status.ok() ? RunSinks(entry, *args, stage) : status;
+  const Stages stages(threads, grid.scratch_bytes());
+  if (!stages.ok()) return OutOfScratch(grid.scratch_bytes());
+  RunGrid(grid, stages, threads);
+  RunBias(entry, *args, bias_tiles, stages);
+  RunSinks(entry, *args, stages);
+  return {};
 }
 
 }  // namespace

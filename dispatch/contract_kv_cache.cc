@@ -1,9 +1,11 @@
 #include "dispatch/contract_kv_cache.h"
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
+#include "dispatch/contract_rope.h"
 #include "dispatch/sequence_values.h"
 #include "dispatch/view.h"
 
@@ -69,6 +71,30 @@ Status CheckTokens(const NamedView& tokens, const NamedView& pool, int64_t num_t
                      ", k's num_tokens and the heads of " + pool.name);
 }
 
+// All of a rotation or nothing of it; positions of tokens that are skipped are not looked at.
+Status CheckRotation(const KvRope& rope, const NamedView& k, const kernels::SequenceValues& slots) {
+  const NamedView cos{"cos", rope.cos}, sin{"sin", rope.sin},
+      positions{"positions", rope.positions};
+  for (const NamedView& operand : {sin, positions}) {
+    if (Status s = CheckPresent(operand, cos); !s.ok()) return s;
+  }
+  if (!cos.view.present()) return {};
+  if (Status s = CheckRopeTables(cos, sin, k); !s.ok()) return s;
+  const int64_t num_tokens = k.view.shape[0], num_rows = cos.view.shape[0];
+  constexpr ValueRange kAny{std::numeric_limits<int64_t>::min(),
+                            std::numeric_limits<int64_t>::max()};
+  if (Status s = CheckSequenceValues(positions, num_tokens, kAny); !s.ok()) return s;
+  const kernels::SequenceValues rows = SequenceValuesOf(rope.positions, 0);
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    const int64_t row = rows.At(i);
+    if (slots.At(i) < 0 || (row >= 0 && row < num_rows)) continue;
+    return Invalid("positions", "value " + std::to_string(row) + " at " + std::to_string(i) +
+                                    " is not within [0, " + std::to_string(num_rows - 1) +
+                                    "], the rows of cos");
+  }
+  return {};
+}
+
 // Source (0) or destination (1) blocks.
 ConstTensorView Column(const ConstTensorView& block_mapping, int column) {
   ConstTensorView view = block_mapping;
@@ -115,7 +141,8 @@ void JoinRows(kernels::KvPart* part) {
   }
 }
 
-kernels::KvPart TokensPart(const ConstTensorView& tokens, const TensorView& pool) {
+// Unjoined, a row is a head.
+kernels::KvPart TokensPart(const ConstTensorView& tokens, const TensorView& pool, bool joined) {
   kernels::KvPart part;
   if (!pool.present()) return part;
   part.src = tokens.data;
@@ -125,7 +152,7 @@ kernels::KvPart TokensPart(const ConstTensorView& tokens, const TensorView& pool
   part.slots = 1;
   part.heads = pool.shape[2];
   part.width = pool.shape[3];
-  JoinRows(&part);
+  if (joined) JoinRows(&part);
   return part;
 }
 
@@ -158,7 +185,13 @@ Status CheckKvAppend(const KvAppendInputs& inputs, const KvPools& pools) {
   if (Status s = CheckSequenceValues(slots, inputs.k.shape[0], {-1, num_slots - 1}); !s.ok()) {
     return s;
   }
-  return CheckDisjoint({k, v, slots}, {named.k, named.v});
+  const KvRope& rope = inputs.rope;
+  if (Status s = CheckRotation(rope, k, SequenceValuesOf(inputs.slot_mapping, -1)); !s.ok()) {
+    return s;
+  }
+  return CheckDisjoint(
+      {k, v, slots, {"cos", rope.cos}, {"sin", rope.sin}, {"positions", rope.positions}},
+      {named.k, named.v});
 }
 
 Status CheckKvCopyBlocks(const KvPools& pools, const ConstTensorView& block_mapping) {
@@ -194,8 +227,15 @@ Status CheckKvSwapBlocks(const ConstKvPools& src, const KvPools& dst,
 
 kernels::KvAppendArgs ResolveKvAppend(const KvAppendInputs& inputs, const KvPools& pools) {
   kernels::KvAppendArgs args;
-  args.k = TokensPart(inputs.k, pools.k_cache);
-  args.v = TokensPart(inputs.v, pools.v_cache);
+  const KvRope& rope = inputs.rope;
+  const bool rotates = rope.cos.present();
+  args.k = TokensPart(inputs.k, pools.k_cache, !rotates);
+  args.v = TokensPart(inputs.v, pools.v_cache, true);
+  if (rotates) {
+    args.rotation.tables = RopeTablesOf(rope.cos, rope.sin);
+    args.rotation.tables.interleaved = rope.interleaved;
+    args.rotation.positions = SequenceValuesOf(rope.positions, 0);
+  }
   args.slots = SequenceValuesOf(inputs.slot_mapping, -1);
   args.num_tokens = inputs.k.shape[0];
   args.block_size = pools.k_cache.shape[1];

@@ -8,6 +8,7 @@
 namespace flashlane {
 
 Status CheckKvAppend(const KvAppendInputs& inputs, const KvPools& pools);
+// All but rotation.rotate, which depends on the target.
 kernels::KvAppendArgs ResolveKvAppend(const KvAppendInputs& inputs, const KvPools& pools);
 
 Status CheckKvCopyBlocks(const KvPools& pools, const ConstTensorView& block_mapping);

@@ -1,6 +1,5 @@
 // The rules and the resolution of MergeStates.
 
-#include <algorithm>
 #include <string>
 
 #include "dispatch/contract.h"
@@ -19,13 +18,6 @@ Status CheckSameShape(const NamedView& operand, const NamedView& model) {
     }
   }
   return {};
-}
-
-// Whether the two views are one and the same.
-bool SameView(const ConstTensorView& x, const ConstTensorView& y) {
-  return x.data == y.data && x.dtype == y.dtype && x.rank == y.rank &&
-         std::equal(x.shape, x.shape + x.rank, y.shape) &&
-         std::equal(x.strides, x.strides + x.rank, y.strides);
 }
 
 }  // namespace

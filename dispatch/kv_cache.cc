@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dispatch/attention_run.h"
 #include "dispatch/contract_kv_cache.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"
@@ -47,11 +48,10 @@ Cut CutItems(int64_t items, int64_t elements, int64_t element_bytes, int threads
           std::max<int64_t>(1, std::min(useful, worthwhile))};
 }
 
+// `code`: what runs, for the log.
 template <typename Entry, typename Args>
 Status RunCopies(const KernelRow& row, const Entry& entry, const Args& args,
-                 const ExecOptions& options) {
-  Target target;  // the same code on all, but a wrong name is as wrong here as anywhere
-  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
+                 const ExecOptions& options, const char* code = "scalar code") {
   int threads = 1;
   if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
   if (args.num_items() == 0) return {};
@@ -59,7 +59,7 @@ Status RunCopies(const KernelRow& row, const Entry& entry, const Args& args,
   const Cut cut = CutItems(args.num_items(), args.item_size(),
                            static_cast<int64_t>(DTypeSize(row.dtype)), threads);
   if (DebugLogEnabled()) {
-    LogDebug(std::string(row.name) + "/" + DTypeName(row.dtype) + " on scalar code, " +
+    LogDebug(std::string(row.name) + "/" + DTypeName(row.dtype) + " on " + code + ", " +
              std::to_string(std::min<int64_t>(threads, cut.tasks)) + " threads");
   }
   const auto run = [&](int64_t task, void*) noexcept {
@@ -71,8 +71,22 @@ Status RunCopies(const KernelRow& row, const Entry& entry, const Args& args,
 
 Status RunBlocks(const char* kernel, const ConstKvPools& src, const KvPools& dst,
                  const ConstTensorView& block_mapping, const ExecOptions& options) {
+  Target target;  // the same code on all, but a wrong name is as wrong here as anywhere
+  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
   const KernelRow& row = *FindKernel(kernel, dst.k_cache.dtype);
   return RunCopies(row, row.kv_blocks(), ResolveKvBlocks(src, dst, block_mapping), options);
+}
+
+Status RunAppend(kernels::KvAppendArgs args, DType dtype, const ExecOptions& options) {
+  Target target;
+  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
+  const KernelRow& row = *FindKernel("kv_append", dtype);
+  if (args.rotation.tables.cos == nullptr) return RunCopies(row, row.kv_append(), args, options);
+  const uint64_t flops = SaturatingProduct(static_cast<uint64_t>(args.num_tokens * args.k.heads),
+                                           static_cast<uint64_t>(6 * args.rotation.tables.pairs));
+  if (flops > options.max_flops) return OverFlops(flops, options);
+  args.rotation.rotate = FindKernel("rope", dtype)->rope(target.bit).rotate;
+  return RunCopies(row, row.kv_append(), args, options, target.name);
 }
 
 }  // namespace
@@ -81,8 +95,7 @@ Status KvAppend(const KvAppendInputs& inputs, const KvPools& pools,
                 const ExecOptions& options) noexcept {
   return WithoutThrowing([&] {
     if (Status status = CheckKvAppend(inputs, pools); !status.ok()) return status;
-    const KernelRow& row = *FindKernel("kv_append", pools.k_cache.dtype);
-    return RunCopies(row, row.kv_append(), ResolveKvAppend(inputs, pools), options);
+    return RunAppend(ResolveKvAppend(inputs, pools), pools.k_cache.dtype, options);
   });
 }
 

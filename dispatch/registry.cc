@@ -74,6 +74,16 @@ constexpr KernelRow MergeRow(DType dtype) {
 }
 
 template <typename T>
+constexpr KernelRow RopeRow(DType dtype) {
+  return {.name = "rope",
+          .operation = Operation::kRope,
+          .kernel = Kernel(),
+          .dtype = dtype,
+          .vectorised = true,
+          .rope = &kernels::Rope<T>};
+}
+
+template <typename T>
 constexpr KernelRow BackwardRow(DType dtype) {
   return {.name = "attention_flash_backward",
           .operation = Operation::kBackward,
@@ -139,6 +149,10 @@ constexpr KernelRow kRows[] = {
     KvBlocksRow<double>("kv_swap_blocks", DType::kF64),
     KvBlocksRow<hwy::bfloat16_t>("kv_swap_blocks", DType::kBF16),
     KvBlocksRow<hwy::float16_t>("kv_swap_blocks", DType::kF16),
+    RopeRow<float>(DType::kF32),
+    RopeRow<double>(DType::kF64),
+    RopeRow<hwy::bfloat16_t>(DType::kBF16),
+    RopeRow<hwy::float16_t>(DType::kF16),
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ enum class Operation : uint8_t {
   kMerge,     // MergeStates
   kCache,     // KvAppend, KvCopyBlocks, KvSwapBlocks
   kBackward,  // AttentionBackward, AttentionVarlenBackward
+  kRope,      // ApplyRope, and KvAppend where it rotates
 };
 
 struct KernelRow {
@@ -31,6 +32,7 @@ struct KernelRow {
   kernels::KvAppendEntry (*kv_append)() = nullptr;             // of kCache, one of the two
   kernels::KvBlocksEntry (*kv_blocks)() = nullptr;
   kernels::BackwardEntry (*backward)(int64_t target) = nullptr;  // of kBackward
+  kernels::RopeEntry (*rope)(int64_t target) = nullptr;          // of kRope
 };
 
 std::span<const KernelRow> Registry();

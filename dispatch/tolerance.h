@@ -126,6 +126,11 @@ Comparison CompareOut(const ForwardReference& reference, const ConstTensorView& 
 Comparison CompareLse(const ForwardReference& reference, const ConstTensorView& lse);
 Comparison CompareGradient(const GradientReference& reference, const ConstTensorView& gradient);
 
+// Of an element of ApplyRope whose value is `value`, the sum of two products whose magnitudes add
+// up to `magnitude`: a rounding of each product and of the sum in the type that is computed in, and
+// that of the result to `dtype`.
+double RopeTolerance(DType dtype, double magnitude, double value);
+
 }  // namespace flashlane
 
 #endif  // FLASHLANE_DISPATCH_TOLERANCE_H_

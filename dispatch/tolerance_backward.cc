@@ -300,7 +300,8 @@ class Derivation {
     const double growth = IsHalf(call_.dtype) ? 2 : 4 * std::sqrt(static_cast<double>(longest));
     const double most = growth * bound + RoundingError(call_.dtype, FiniteMax(values, width));
     const double evaluations = call_.dtype == DType::kF64 ? 2.0 : 1.0;
-    const bool nothing = bound == 0 && FiniteMax(values, width) == 0;
+    const bool nothing =
+        bound == 0 && std::all_of(values, values + width, [](double x) { return x == 0; });
     gradient->row_tolerance.push_back(nothing ? 0.0
                                               : kOracleFactor * std::min(error, most) +
                                                     evaluations * bound + Underflow(call_.dtype));

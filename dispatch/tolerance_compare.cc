@@ -154,4 +154,10 @@ Comparison CompareGradient(const GradientReference& reference, const ConstTensor
                  gradient, [&](std::size_t row) { return reference.row_tolerance[row] == 0; });
 }
 
+double RopeTolerance(DType dtype, double magnitude, double value) {
+  const DType computed = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  const double before = 2.0 * UnitRoundoff(computed) * magnitude;
+  return before + RoundingError(dtype, std::abs(value) + before);
+}
+
 }  // namespace flashlane

@@ -1,5 +1,6 @@
 #include "dispatch/view.h"
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -203,6 +204,12 @@ bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b) {
     }
   }
   return true;
+}
+
+bool SameView(const ConstTensorView& x, const ConstTensorView& y) {
+  return x.data == y.data && x.dtype == y.dtype && x.rank == y.rank &&
+         std::equal(x.shape, x.shape + x.rank, y.shape) &&
+         std::equal(x.strides, x.strides + x.rank, y.strides);
 }
 
 Status CheckDisjoint(std::initializer_list<NamedView> inputs,

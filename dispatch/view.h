@@ -44,6 +44,9 @@ Status CheckOutputView(const NamedView& operand, int rank, Inner inner);
 // (q, k and v of [B, S, 3, H, D]); otherwise errs on the side of yes.
 bool MayOverlap(const ConstTensorView& a, const ConstTensorView& b);
 
+// Whether the two views are one and the same.
+bool SameView(const ConstTensorView& x, const ConstTensorView& y);
+
 // No output shares memory with an input, or with another output; absent views share with nobody.
 Status CheckDisjoint(std::initializer_list<NamedView> inputs,
                      std::initializer_list<NamedView> outputs);

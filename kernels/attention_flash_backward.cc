@@ -1,6 +1,6 @@
-// Gradients of attention on every vector target: backward-inl.h, dispatched.
+// Gradients of attention on every vector target: backward-inl.h with the units that multiply,
+// dispatched.
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 
@@ -13,55 +13,25 @@
 
 #include "hwy/highway.h"
 #include "kernels/amx_config.h"
-#include "kernels/backward-inl.h"
-#include "kernels/backward_bias-inl.h"
-#include "kernels/backward_terms-inl.h"
+#include "kernels/backward_entry-inl.h"
+#include "kernels/backward_fma-inl.h"
+#include "kernels/backward_pairs-inl.h"
+#include "kernels/tile_dot-inl.h"
+#include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
-template <typename T>
-BackwardPlan PlanBackward(const BackwardArgs& args, const Sequence& sequence) {
-  const BackwardBlocks blocks = BlocksOf<T>(args.forward);
-  const BackwardBlocks bias_blocks = BiasBlocksOf<T>(args.forward);
-  BackwardPlan plan;
-  plan.queries_per_piece = PieceLength(sequence.seqlen_q, 1);
-  plan.keys_per_piece = PieceLength(sequence.k_len, blocks.block_k);
-  plan.bias_rows = bias_blocks.block_q;
-  plan.bias_cols = bias_blocks.block_k;
-  Carver piece(nullptr);
-  PieceScratch<T>(args, blocks, &piece);
-  plan.scratch_bytes = piece.bytes();
-  if (args.dbias != nullptr) {
-    Carver bias(nullptr);
-    BiasScratch<T>(args.forward, bias_blocks, &bias);
-    plan.scratch_bytes = std::max(plan.scratch_bytes, bias.bytes());
-  }
-  return plan;
+BackwardEntry BackwardF32() { return BackwardEntryOf<FmaGradients<float>>(); }
+BackwardEntry BackwardF64() { return BackwardEntryOf<FmaGradients<double>>(); }
+BackwardEntry BackwardBF16() {
+#if FLASHLANE_HAS_PAIRS
+  if constexpr (kPairsAreFast) return BackwardEntryOf<PairGradients<DotTiles>>();
+#endif
+  return BackwardEntryOf<FmaGradients<hwy::bfloat16_t>>();
 }
-
-template <typename T>
-BackwardEntry EntryOf() {
-  BackwardEntry entry;
-  entry.plan = &PlanBackward<T>;
-  entry.prepare = &PrepareQueries<T>;
-  entry.clear = &ClearKeys<T>;
-  entry.run = &RunBackwardPiece<T>;
-  if constexpr (kPromotes<T>) {
-    entry.finish_queries = &FinishQueries<T>;
-    entry.finish_keys = &FinishKeys<T>;
-  }
-  entry.bias = &RunBiasGradient<T>;
-  entry.sinks = &RunSinkGradient<T>;
-  entry.unit = "fma";
-  return entry;
-}
-
-BackwardEntry BackwardF32() { return EntryOf<float>(); }
-BackwardEntry BackwardF64() { return EntryOf<double>(); }
-BackwardEntry BackwardBF16() { return EntryOf<hwy::bfloat16_t>(); }
-BackwardEntry BackwardF16() { return EntryOf<hwy::float16_t>(); }
+BackwardEntry BackwardF16() { return BackwardEntryOf<FmaGradients<hwy::float16_t>>(); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace flashlane::kernels
@@ -85,7 +55,8 @@ BackwardEntry AttentionFlashBackward<double>(int64_t target) {
 }
 template <>
 BackwardEntry AttentionFlashBackward<hwy::bfloat16_t>(int64_t target) {
-  return FLASHLANE_DISPATCH(BackwardBF16, target)();
+  return (target & kAmxBit) != 0 ? AttentionFlashBackwardAmx(target)
+                                 : FLASHLANE_DISPATCH(BackwardBF16, target)();
 }
 template <>
 BackwardEntry AttentionFlashBackward<hwy::float16_t>(int64_t target) {

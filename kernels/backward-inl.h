@@ -46,47 +46,46 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Working memory of one unit.
-template <typename T>
+inline Wanted WantedOf(const BackwardArgs& args) {
+  Wanted wanted;
+  wanted.dq = args.dq.data != nullptr;
+  wanted.dk = args.dk.data != nullptr;
+  wanted.dv = args.dv.data != nullptr;
+  wanted.ds = wanted.dq || wanted.dk;
+  return wanted;
+}
+
+// Working memory of one unit of work.
+template <class Unit>
 struct PieceScratch {
-  using C = Compute<T>;
-  using Panel = FmaPanel<C>;
+  using C = typename Unit::C;
 
   PieceScratch(const BackwardArgs& args, const BackwardBlocks& blocks, Carver* carver)
-      : strip(args.forward, blocks, args.dq.data != nullptr || args.dk.data != nullptr, carver),
-        q_columns(args.forward.head_dim),
-        dout_columns(args.forward.head_dim_v) {
-    const int64_t panel_size = blocks.block_q * Panel::kRows;
-    if (args.dq.data != nullptr) {
-      dq = carver->Take<C>(blocks.block_q * args.forward.head_dim);
-      finite_k = carver->Take<C>(blocks.block_k * args.forward.head_dim);
-    }
-    if (args.dk.data != nullptr) q = carver->Take<C>(q_columns.count * panel_size);
-    if (args.dv.data != nullptr) dout = carver->Take<C>(dout_columns.count * panel_size);
+      : strip(args.forward, blocks, WantedOf(args), carver) {
+    if (args.dq.data == nullptr) return;
+    dq = carver->Take<C>(blocks.block_q * Unit::OutRows(args.forward.head_dim));
   }
 
-  StripScratch<T> strip;
-  ColumnPanels<Panel> q_columns, dout_columns;
-  C* dq = nullptr;        // panels of [head_dim][kRows]
-  C* finite_k = nullptr;  // [block_k][head_dim], where K holds a NaN or an infinity
-  C* q = nullptr;         // [columns][block_q][kRows]
-  C* dout = nullptr;      // [columns][block_q][kRows]
+  StripScratch<Unit> strip;
+  C* dq = nullptr;  // panels of [OutRows(head_dim)][kRows]
 };
 
-template <typename T_>
+template <class Unit>
 class BackwardPiece {
  public:
-  using T = T_;
-  using C = Compute<T>;
-  using Panel = FmaPanel<C>;
+  using T = typename Unit::T;
+  using C = typename Unit::C;
+  using Panel = typename Unit::Panel;
   static constexpr int64_t kRows = Panel::kRows;
 
   BackwardPiece(const BackwardArgs& args, const BackwardTile& tile, Carver carver)
       : args_(args),
         tile_(tile),
         sequence_(Sequence::Of(args.forward, tile.batch)),
-        blocks_(BlocksOf<T>(args.forward)),
-        scratch_(args, blocks_, &carver) {}
+        blocks_(Unit::Blocks(args.forward)),
+        scratch_(args, blocks_, &carver),
+        unit_(scratch_.strip.unit),
+        wanted_(WantedOf(args)) {}
 
   void Run() {
     const int64_t group = args_.forward.group();
@@ -99,87 +98,52 @@ class BackwardPiece {
   }
 
  private:
-  using Strip = BackwardStrip<T>;
+  using Strip = BackwardStrip<Unit>;
 
   void RunStrip(const Tile& tile) {
-    const Strip strip(args_, tile, sequence_, scratch_.strip);
+    Strip strip(args_, tile, sequence_, &scratch_.strip);
     const KeyRange any = strip.rows().VisibleToAny();
     const KeyRange keys{std::max(any.begin, tile_.key_begin), std::min(any.end, tile_.key_end)};
     if (keys.empty()) return;
-    Pack(strip);
+    Pack(&strip);
     for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
          begin += blocks_.block_k) {
-      const KeyBlock<C> block = strip.LoadBlock(begin, keys);
+      const KeyBlock block = strip.LoadBlock(begin, keys);
       // After the last block the next strip begins with the first.
       const bool last = begin + blocks_.block_k >= keys.end;
       next_keys_ =
           (last ? keys.begin / blocks_.block_k * blocks_.block_k - begin : blocks_.block_k);
       strip.Weigh(block);
-      if (scratch_.dq != nullptr) AddQueries(strip, block);
+      if (wanted_.dq) AddQueries(strip, block);
       AddKeys(strip, block);
     }
-    if (scratch_.dq != nullptr) StoreQueries(strip);
+    if (wanted_.dq) StoreQueries(strip);
   }
 
-  void Pack(const Strip& strip) {
-    strip.Pack();
-    const ForwardArgs& forward = args_.forward;
-    if (scratch_.q != nullptr) {
-      CopyColumns<T>(strip.rows(), {forward.q, forward.q_strides}, strip.num_rows(),
-                     scratch_.q_columns, blocks_.block_q, scratch_.q);
-    }
-    dout_is_finite_ = true;
-    if (scratch_.dout != nullptr) {
-      dout_is_finite_ = !CopyColumns<T>(strip.rows(), strip.DoutRows(), strip.num_rows(),
-                                        scratch_.dout_columns, blocks_.block_q, scratch_.dout);
-    }
-    if (scratch_.dq != nullptr) {
-      std::fill(scratch_.dq, scratch_.dq + strip.num_panels() * kRows * forward.head_dim, C{0});
-    }
+  void Pack(Strip* strip) {
+    strip->Pack(wanted_.ds);
+    dout_is_finite_ = !unit_.PackColumns(strip->rows(), strip->num_rows(), strip->DoutRows());
+    if (wanted_.dq) std::fill(scratch_.dq, PanelOfQueries(strip->num_panels()), C{0});
+  }
+
+  C* PanelOfQueries(int64_t panel) const {
+    return scratch_.dq + panel * Unit::OutRows(args_.forward.head_dim) * kRows;
   }
 
   // dQ^T += K^T dS^T.
-  void AddQueries(const Strip& strip, const KeyBlock<C>& block) {
-    const int64_t head_dim = args_.forward.head_dim;
-    const MatrixRows<C> k = FiniteKeys(block);
+  void AddQueries(const Strip& strip, const KeyBlock& block) {
     for (int64_t panel = 0; panel < strip.num_panels(); ++panel) {
       const KeyRange keys = strip.Seen(panel);
       if (keys.empty()) continue;
-      const Product<C> product{k.data + (keys.begin - block.keys.begin) * k.stride,
-                               k.stride,
-                               strip.Gradients(block, panel, keys.begin),
-                               keys.size(),
-                               scratch_.dq + panel * head_dim * kRows,
-                               nullptr};
-      WithVectors<Panel::kVectors>(strip.PanelVectors(panel), [&](auto vectors) {
-        MultiplyPanel<LeftLayout::kDepthMajor, vectors()>(product, head_dim, Accumulate::kOld);
+      strip.WithPanelVectors(panel, [&](auto vectors) {
+        unit_.template AddQueries<vectors()>(panel, strip.SpanOf(keys, block.begin),
+                                             PanelOfQueries(panel));
       });
     }
   }
 
-  // K with 0 for what is not finite: a row that sees it has a dS of NaN, and to one that does not
-  // it must not come.
-  MatrixRows<C> FiniteKeys(const KeyBlock<C>& block) {
-    const int64_t head_dim = args_.forward.head_dim;
-    const int64_t keys = block.keys.size();
-    if (HWY_LIKELY(!AnyNonFinite(block.k, keys, head_dim))) return block.k;
-    for (int64_t j = 0; j < keys; ++j) {
-      const C* from = block.k.data + j * block.k.stride;
-      C* to = scratch_.finite_k + j * head_dim;
-      for (int64_t i = 0; i < head_dim; ++i) to[i] = std::isfinite(from[i]) ? from[i] : C{0};
-    }
-    return {scratch_.finite_k, head_dim};
-  }
-
-  // Keys and the panels that see all of them or mask those that they do not see.
-  struct KeyRun {
-    KeyRange keys;
-    int64_t panel_begin;
-    int64_t panel_end;
-  };
-
   // dV += P^T dO and dK += dS^T Q, for keys that the same panels see at once.
-  void AddKeys(const Strip& strip, const KeyBlock<C>& block) {
+  void AddKeys(const Strip& strip, const KeyBlock& block) {
     const int64_t panels = strip.num_panels();
     for (int64_t key = block.keys.begin; key < block.keys.end;) {
       KeyRun run{{key, block.keys.end}, panels, 0};
@@ -193,35 +157,23 @@ class BackwardPiece {
         if (seen.end > key) run.keys.end = std::min(run.keys.end, seen.end);
       }
       key = run.keys.end;
-      if (run.panel_begin < run.panel_end) AddRun(strip, block, run);
+      if (run.panel_begin < run.panel_end) AddRun(strip, run);
     }
   }
 
-  void AddRun(const Strip& strip, const KeyBlock<C>& block, const KeyRun& run) {
-    if (scratch_.dout != nullptr) {
-      const C* p = strip.Weights(block, run.panel_begin, run.keys.begin);
-      AddProducts(
-          strip, run,
-          {p, scratch_.dout, scratch_.dout_columns, C{1}, args_.dv_sum, Next(strip.values(), run)});
-      if (HWY_UNLIKELY(!dout_is_finite_)) AddNonFinite(strip, block, run);
+  void AddRun(const Strip& strip, const KeyRun& run) {
+    if (wanted_.dv) {
+      unit_.AddToValues(run, strip.num_rows(),
+                        {SumRow(args_.dv_sum, run.keys.begin), args_.dv_sum.strides.row, C{1},
+                         Next(strip.values(), run)});
+      if (HWY_UNLIKELY(!dout_is_finite_)) AddNonFinite(strip, run);
     }
-    if (scratch_.q != nullptr) {
-      const C* ds = strip.Gradients(block, run.panel_begin, run.keys.begin);
-      const C scale = static_cast<C>(args_.forward.softmax_scale);
-      AddProducts(
-          strip, run,
-          {ds, scratch_.q, scratch_.q_columns, scale, args_.dk_sum, Next(strip.keys(), run)});
+    if (wanted_.dk) {
+      unit_.AddToKeys(run, strip.num_rows(),
+                      {SumRow(args_.dk_sum, run.keys.begin), args_.dk_sum.strides.row,
+                       static_cast<C>(args_.forward.softmax_scale), Next(strip.keys(), run)});
     }
   }
-
-  struct KeyProduct {
-    const C* left;   // panels of [block_k][kRows]
-    const C* right;  // panels of [block_q][kRows]
-    const ColumnPanels<Panel>& columns;
-    C factor;
-    const RowSums& sums;
-    NextRows next;  // of all columns
-  };
 
   // The rows that take the place of those of `run` in the next block.
   NextRows Next(const KvRows<T>& rows, const KeyRun& run) const {
@@ -231,32 +183,8 @@ class BackwardPiece {
             rows.row_stride * kBytes, 0};
   }
 
-  void AddProducts(const Strip& strip, const KeyRun& run, const KeyProduct& operands) {
-    const int64_t first = run.panel_begin * kRows;
-    const int64_t depth = std::min(run.panel_end * kRows, strip.num_rows()) - first;
-    for (int64_t panel = 0; panel < operands.columns.count; ++panel) {
-      const int64_t width = operands.columns.Width(panel);
-      const Product<C> product{operands.left,
-                               kRows,
-                               operands.right + (panel * blocks_.block_q + first) * kRows,
-                               depth,
-                               nullptr,
-                               nullptr,
-                               strip.panel_size()};
-      C* sums = SumRow(operands.sums, run.keys.begin) + panel * operands.columns.step;
-      NextRows next = operands.next;
-      next.data += panel * operands.columns.step * static_cast<int64_t>(sizeof(T));
-      next.width = width * static_cast<int64_t>(sizeof(T));
-      WithVectors<Panel::kVectors>(hwy::DivCeil(width, Panel::kLanes), [&](auto vectors) {
-        AddProduct<vectors()>(product, run.keys.size(),
-                              SumTarget<C>{sums, operands.sums.strides.row, width, operands.factor},
-                              next);
-      });
-    }
-  }
-
-  // What CopyColumns left out of dO, for the keys that weigh in its row.
-  void AddNonFinite(const Strip& strip, const KeyBlock<C>& block, const KeyRun& run) {
+  // What PackColumns left out of dO, for the keys that weigh in its row.
+  void AddNonFinite(const Strip& strip, const KeyRun& run) {
     const int64_t first = strip.rows().Range(0).begin;
     const int64_t end = std::min(run.panel_end * kRows, strip.num_rows());
     for (int64_t r = run.panel_begin * kRows; r < end; ++r) {
@@ -266,7 +194,7 @@ class BackwardPiece {
         const C value = LoadScalar(dout + i);
         if (std::isfinite(value)) continue;
         for (int64_t key = run.keys.begin; key < run.keys.end; ++key) {
-          const C weight = strip.Weights(block, r / kRows, key)[r % kRows];
+          const C weight = unit_.WeightAt(r, key);
           if (weight != C{0}) SumRow(args_.dv_sum, key)[i] += weight * value;
         }
       }
@@ -281,8 +209,8 @@ class BackwardPiece {
     const int64_t head_dim = args_.forward.head_dim;
     const C scale = static_cast<C>(args_.forward.softmax_scale);
     for (int64_t panel = 0; panel < strip.num_panels(); ++panel) {
-      AddTransposed<Panel>(strip.rows(), strip.rows().Range(panel),
-                           scratch_.dq + panel * head_dim * kRows, head_dim, scale, args_.dq_sum);
+      AddTransposed<Panel>(strip.rows(), strip.rows().Range(panel), PanelOfQueries(panel), head_dim,
+                           scale, args_.dq_sum);
     }
   }
 
@@ -290,19 +218,23 @@ class BackwardPiece {
   const BackwardTile& tile_;
   const Sequence sequence_;
   const BackwardBlocks blocks_;
-  PieceScratch<T> scratch_;
+  PieceScratch<Unit> scratch_;
+  Unit& unit_;
+  const Wanted wanted_;
   bool dout_is_finite_ = true;
   int64_t next_keys_ = 0;  // from a key of the block to one of the next
 };
 
-template <typename T>
+template <class Unit>
 void RunBackwardPiece(const BackwardArgs& args, const BackwardTile& tile, void* scratch) {
-  BackwardPiece<T>(args, tile, Carver(scratch)).Run();
+  [[maybe_unused]] const typename Unit::Session session;
+  BackwardPiece<Unit>(args, tile, Carver(scratch)).Run();
 }
 
 template <typename T>
 void ClearKeys(const BackwardArgs& args, const Tile& tile) {
   using C = Compute<T>;
+  if (args.dk_sum.data == nullptr && args.dv_sum.data == nullptr) return;
   const int64_t first = Sequence::Of(args.forward, tile.batch).k_begin;
   for (int64_t j = first + tile.row_begin; j < first + tile.row_end; ++j) {
     if (args.dk_sum.data != nullptr) {

@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
@@ -33,24 +32,29 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Blocks of strips of one panel.
-template <typename T>
+template <class Unit>
 BackwardBlocks BiasBlocksOf(const ForwardArgs& args) {
-  BackwardBlocks blocks = BlocksOf<T>(args);
-  blocks.block_q = FmaPanel<Compute<T>>::kRows;
+  BackwardBlocks blocks = Unit::Blocks(args);
+  blocks.block_q = Unit::Panel::kRows;
   return blocks;
 }
 
-template <typename T>
+template <class Unit>
 struct BiasScratch {
-  using C = Compute<T>;
+  using C = typename Unit::C;
 
   BiasScratch(const ForwardArgs& args, const BackwardBlocks& blocks, Carver* carver)
-      : strip(args, blocks, /*needs_ds=*/true, carver),
-        sums(carver->Take<C>(blocks.block_k * FmaPanel<C>::kRows)) {
+      : strip(args, blocks, Needs(), carver),
+        sums(carver->Take<C>(blocks.block_k * Unit::Panel::kRows)) {
     strip.slope = nullptr;  // bias joins after softcap
   }
+  static Wanted Needs() {
+    Wanted wanted;
+    wanted.ds = true;
+    return wanted;
+  }
 
-  StripScratch<T> strip;
+  StripScratch<Unit> strip;
   C* sums;  // [columns of the tile][kRows]
 };
 
@@ -83,18 +87,18 @@ BackwardArgs OneHead(BackwardArgs args, int64_t head) {
   return args;
 }
 
-template <typename T_>
+template <class Unit>
 class BiasGradient {
  public:
-  using T = T_;
-  using C = Compute<T>;
-  using Panel = FmaPanel<C>;
+  using T = typename Unit::T;
+  using C = typename Unit::C;
+  using Panel = typename Unit::Panel;
   static constexpr int64_t kRows = Panel::kRows;
 
   BiasGradient(const BackwardArgs& args, const BiasTile& tile, Carver carver)
       : args_(args),
         tile_(tile),
-        blocks_(BiasBlocksOf<T>(args.forward)),
+        blocks_(BiasBlocksOf<Unit>(args.forward)),
         scratch_(args.forward, blocks_, &carver) {}
 
   void Run() {
@@ -117,75 +121,71 @@ class BiasGradient {
     const bool all_rows = args_.dbias_row == 0;
     const int64_t end = all_rows ? sequence.seqlen_q : tile_.row_end;
     for (int64_t row = all_rows ? 0 : tile_.row_begin; row < end; row += kRows) {
-      const BackwardStrip<T> strip(args, {batch, 0, row, std::min(row + kRows, end)}, sequence,
-                                   scratch_.strip);
-      AddStrip(strip);
+      BackwardStrip<Unit> strip(args, {batch, 0, row, std::min(row + kRows, end)}, sequence,
+                                &scratch_.strip);
+      AddStrip(&strip);
     }
   }
 
-  void AddStrip(const BackwardStrip<T>& strip) {
-    KeyRange keys = strip.rows().VisibleToAny();
+  void AddStrip(BackwardStrip<Unit>* strip) {
+    KeyRange keys = strip->rows().VisibleToAny();
     if (args_.dbias_col != 0) {
       keys = {std::max(keys.begin, tile_.col_begin), std::min(keys.end, tile_.col_end)};
     }
     if (keys.empty()) return;
-    strip.Pack();
+    strip->Pack(/*wants_ds=*/true);
     for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
          begin += blocks_.block_k) {
-      const KeyBlock<C> block = strip.LoadBlock(begin, keys);
-      strip.Weigh(block);
-      const KeyRange seen = strip.Seen(0);
+      strip->Weigh(strip->LoadBlock(begin, keys));
+      const KeyRange seen = strip->Seen(0);
       for (int64_t key = seen.begin; key < seen.end; ++key) {
-        const C* ds = strip.Gradients(block, 0, key);
+        const C* ds = scratch_.strip.unit.ScoreGradients(0) + (key - begin) * kRows;
         C* sums = scratch_.sums + (args_.dbias_col == 0 ? 0 : key - tile_.col_begin) * kRows;
-        for (int64_t lane = 0; lane < strip.num_rows(); ++lane) sums[lane] += ds[lane];
+        for (int64_t lane = 0; lane < strip->num_rows(); ++lane) sums[lane] += ds[lane];
       }
     }
   }
 
   void Store() const {
-    const ScoreOperand& bias = args_.forward.bias;
-    if constexpr (!std::is_same_v<T, float>) {
-      if (bias.is_f32) return StoreAs(static_cast<float*>(args_.dbias));
-    }
-    StoreAs(static_cast<T*>(args_.dbias));
-  }
-
-  template <typename Out>
-  void StoreAs(Out* to) const {
-    to += tile_.batch * args_.dbias_batch + tile_.head * args_.dbias_head;
+    const int64_t matrix = tile_.batch * args_.dbias_batch + tile_.head * args_.dbias_head;
     for (int64_t col = tile_.col_begin; col < tile_.col_end; ++col) {
       const C* sums = scratch_.sums + (col - tile_.col_begin) * kRows;
-      Out* column = to + col * args_.dbias_col;
+      const int64_t column = matrix + col * args_.dbias_col;
       if (args_.dbias_row == 0) {
         C sum = 0;
         for (int64_t lane = 0; lane < kRows; ++lane) sum += sums[lane];
-        *column = hwy::ConvertScalarTo<Out>(sum);
+        StoreAt(column, sum);
         continue;
       }
       for (int64_t row = tile_.row_begin; row < tile_.row_end; ++row) {
-        column[row * args_.dbias_row] = hwy::ConvertScalarTo<Out>(sums[row - tile_.row_begin]);
+        StoreAt(column + row * args_.dbias_row, sums[row - tile_.row_begin]);
       }
     }
+  }
+
+  void StoreAt(int64_t index, C value) const {
+    StoreOperand<T>(args_.dbias, args_.forward.bias.is_f32, index, static_cast<double>(value));
   }
 
   const BackwardArgs& args_;
   const BiasTile& tile_;
   const BackwardBlocks blocks_;
-  BiasScratch<T> scratch_;
+  BiasScratch<Unit> scratch_;
 };
 
-template <typename T>
+template <class Unit>
 void RunBiasGradient(const BackwardArgs& args, const BiasTile& tile, void* scratch) {
-  BiasGradient<T>(args, tile, Carver(scratch)).Run();
+  [[maybe_unused]] const typename Unit::Session session;
+  BiasGradient<Unit>(args, tile, Carver(scratch)).Run();
 }
 
 // What a sink takes from the keys of a row is its weight there times delta.
-template <typename T>
+template <class Unit>
 void RunSinkGradient(const BackwardArgs& args, int64_t head) {
-  using C = Compute<T>;
+  using T = typename Unit::T;
+  using C = typename Unit::C;
   const ForwardArgs& forward = args.forward;
-  const double unit = ScoreUnit(forward);
+  const double unit = ScoreUnit<Unit>(forward);
   const double sink = LoadOperand<T>(forward.sinks, head * forward.sinks.stride);
   double sum = 0;
   // A sink of -inf weighs nothing, whatever delta is.
@@ -204,12 +204,7 @@ void RunSinkGradient(const BackwardArgs& args, int64_t head) {
       sum -= weight * static_cast<double>(row.delta);
     }
   }
-  const int64_t at = head * args.dsinks_stride;
-  if (std::is_same_v<T, float> || forward.sinks.is_f32) {
-    static_cast<float*>(args.dsinks)[at] = static_cast<float>(sum);
-  } else {
-    static_cast<T*>(args.dsinks)[at] = hwy::ConvertScalarTo<T>(sum);
-  }
+  StoreOperand<T>(args.dsinks, forward.sinks.is_f32, head * args.dsinks_stride, sum);
 }
 
 }  // namespace HWY_NAMESPACE

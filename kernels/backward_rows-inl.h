@@ -108,6 +108,41 @@ struct NextRows {
   int64_t rows;
   int64_t stride;  // bytes between rows
   int64_t width;   // bytes
+
+  // The same rows, columns [column, column + count) of `size` bytes each.
+  NextRows Columns(int64_t column, int64_t count, size_t size) const {
+    const auto bytes = static_cast<int64_t>(size);
+    return {data + column * bytes, rows, stride, count * bytes};
+  }
+
+  // Rows [begin, end) of them.
+  HWY_INLINE void Fetch(int64_t begin, int64_t end) const {
+    constexpr int64_t kLine = 64;
+    for (int64_t r = begin; r < std::min(end, rows); ++r) {
+      for (int64_t i = 0; i < width; i += kLine) hwy::Prefetch(data + r * stride + i);
+    }
+  }
+};
+
+// What a call works out: dS, and of the gradients those of q, k and v.
+struct Wanted {
+  bool ds = false, dq = false, dk = false, dv = false;
+};
+
+// Keys and the panels that see all of them or mask those that they do not see.
+struct KeyRun {
+  KeyRange keys;
+  int64_t panel_begin;
+  int64_t panel_end;
+};
+
+// Where a product's row of run.keys.begin goes, and what will be read after it.
+template <typename C>
+struct KeySums {
+  C* data;
+  int64_t stride;
+  C factor;
+  NextRows next;
 };
 
 // to[j] += factor * (row j of the product), for `rows` rows of `width` columns. The sums come from
@@ -116,17 +151,10 @@ struct NextRows {
 template <size_t kVecs, typename C>
 HWY_NOINLINE void AddProduct(const Product<C>& product, int64_t rows, const SumTarget<C>& to,
                              const NextRows& next) {
-  constexpr int64_t kLine = 64;
   ForRowTiles(rows, [&](int64_t m, auto tile_rows) HWY_ATTR {
-    for (size_t r = 0; r < tile_rows(); ++r) {
-      PrefetchSums(to.data + (m + static_cast<int64_t>(r)) * to.stride, to.width);
-    }
-    const int64_t next_end = std::min(m + static_cast<int64_t>(tile_rows()), next.rows);
-    for (int64_t r = m; r < next_end; ++r) {
-      for (int64_t i = 0; i < next.width; i += kLine) {
-        hwy::Prefetch(next.data + r * next.stride + i);
-      }
-    }
+    const int64_t end = m + static_cast<int64_t>(tile_rows());
+    for (int64_t r = m; r < end; ++r) PrefetchSums(to.data + r * to.stride, to.width);
+    next.Fetch(m, end);
     AddTile<LeftLayout::kPanels, tile_rows(), kVecs>(product, m, to);
   });
 }

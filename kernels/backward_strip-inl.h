@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -18,7 +19,6 @@
 #include "kernels/backward_rows-inl.h"
 #include "kernels/backward_weights-inl.h"
 #include "kernels/block_sizes.h"
-#include "kernels/convert-inl.h"
 #include "kernels/flash_scratch.h"
 #include "kernels/kv_source.h"
 #include "kernels/mask.h"
@@ -26,7 +26,6 @@
 #include "kernels/panel_rows-inl.h"
 #include "kernels/panel_terms-inl.h"
 #include "kernels/tile_matmul-inl.h"
-#include "kernels/unit_fma-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {
@@ -34,86 +33,67 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-BackwardBlocks BlocksOf(const ForwardArgs& args) {
-  using C = Compute<T>;
-  return ChooseBackwardBlocks(args.head_dim, args.head_dim_v, FmaPanel<C>::kRows,
-                              static_cast<int64_t>(sizeof(C)));
-}
-
 // Scores of the backward are natural ones times this.
-inline double ScoreUnit(const ForwardArgs& args) {
-  return NeedsExactDomain(args, /*folds_scale=*/true) ? 1.0 : kLog2E;
+template <class Unit>
+double ScoreUnit(const ForwardArgs& args) {
+  return NeedsExactDomain(args, Unit::kFoldsScale) ? 1.0 : kLog2E;
 }
 
-// Working memory of strips of at most blocks.block_q rows. `needs_ds`: dS, too.
-template <typename T>
+// Working memory of strips of at most blocks.block_q rows, beside the unit's.
+template <class Unit>
 struct StripScratch {
-  using C = Compute<T>;
-  using Panel = FmaPanel<C>;
+  using C = typename Unit::C;
+  using Panel = typename Unit::Panel;
 
-  StripScratch(const ForwardArgs& args, const BackwardBlocks& blocks, bool needs_ds,
-               Carver* carver) {
+  StripScratch(const ForwardArgs& args, const BackwardBlocks& blocks, const Wanted& wanted,
+               Carver* carver)
+      : unit(args, blocks, wanted, carver) {
     const int64_t panels = blocks.block_q / Panel::kRows;
-    q = carver->Take<C>(blocks.block_q * args.head_dim);
     shift = carver->Take<C>(blocks.block_q);
     factor = carver->Take<C>(blocks.block_q);
     delta = carver->Take<C>(blocks.block_q);
     seen = carver->Take<KeyRange>(panels);
     has_dead = carver->Take<uint8_t>(panels);
     has_factor = carver->Take<uint8_t>(panels);
-    p = carver->Take<C>(blocks.block_q * blocks.block_k);
-    if (kPromotes<T>) {
-      k = carver->Take<C>(blocks.block_k * args.head_dim);
-      v = carver->Take<C>(blocks.block_k * args.head_dim_v);
-    }
     terms.TakeFrom(carver, blocks.block_k);
-    if (!needs_ds) return;
-    dout = carver->Take<C>(blocks.block_q * args.head_dim_v);
-    ds = carver->Take<C>(blocks.block_q * blocks.block_k);
-    if (args.softcap != 0) slope = carver->Take<C>(blocks.block_k * Panel::kRows);
+    if (wanted.ds && args.softcap != 0) slope = carver->Take<C>(blocks.block_k * Panel::kRows);
   }
 
-  C* q;                 // panels of [head_dim][kRows]
-  C* dout = nullptr;    // panels of [head_dim_v][kRows]
+  Unit unit;
   C* shift;             // [block_q], in the domain's unit; +inf where no key is seen
   C* factor;            // [block_q]
   C* delta;             // [block_q]
   KeyRange* seen;       // [panels]: keys of the block that any row of the panel sees
   uint8_t* has_dead;    // [panels]: whether a row sees no key
   uint8_t* has_factor;  // [panels]: whether a row's factor is not 1
-  C* p;                 // panels of [block_k][kRows]
-  C* ds = nullptr;      // as p
   C* slope = nullptr;   // [block_k][kRows]
-  C* k = nullptr;       // [block_k][head_dim]: promoted
-  C* v = nullptr;       // [block_k][head_dim_v]: promoted
   TermScratch<Panel> terms;
 };
 
 // Keys [keys.begin, keys.end) of the block that begins at `begin`.
-template <typename C>
 struct KeyBlock {
   int64_t begin;
   KeyRange keys;
-  MatrixRows<C> k, v;  // of key keys.begin
 };
 
-template <typename T_>
+template <class Unit_>
 class BackwardStrip {
  public:
-  using T = T_;
-  using C = Compute<T>;
-  using Panel = FmaPanel<C>;
+  using Unit = Unit_;
+  using T = typename Unit::T;
+  using C = typename Unit::C;
+  using Panel = typename Unit::Panel;
   static constexpr int64_t kRows = Panel::kRows;
 
   BackwardStrip(const BackwardArgs& args, const Tile& tile, const Sequence& sequence,
-                const StripScratch<T>& scratch)
+                StripScratch<Unit>* scratch)
       : args_(args),
         tile_(tile),
         rows_(args.forward, tile_, sequence),
-        blocks_(BlocksOf<T>(args.forward)),
-        scratch_(scratch),
-        exact_(ScoreUnit(args.forward) == 1.0),
+        blocks_(Unit::Blocks(args.forward)),
+        scratch_(*scratch),
+        unit_(scratch->unit),
+        exact_(ScoreUnit<Unit>(args.forward) == 1.0),
         k_(KvRows<T>::Of(args.forward, args.forward.k, args.forward.k_strides, tile.batch,
                          tile.kv_head, sequence)),
         v_(KvRows<T>::Of(args.forward, args.forward.v, args.forward.v_strides, tile.batch,
@@ -124,19 +104,21 @@ class BackwardStrip {
   const TileRows<Panel>& rows() const { return rows_; }
   int64_t num_rows() const { return tile_.row_end - tile_.row_begin; }
   int64_t num_panels() const { return rows_.num_panels(); }
-  int64_t PanelVectors(int64_t panel) const {
-    return hwy::DivCeil(rows_.Range(panel).size(), Panel::kLanes);
-  }
   KeyRange Seen(int64_t panel) const { return scratch_.seen[panel]; }
+  const KvRows<T>& keys() const { return k_; }
+  const KvRows<T>& values() const { return v_; }
+  typename TileRows<Panel>::RowSource DoutRows() const { return {args_.dout, args_.dout_strides}; }
+
+  // function(vectors) with the vectors that the panel's rows take.
+  template <class Function>
+  void WithPanelVectors(int64_t panel, const Function& function) const {
+    WithVectors<Panel::kVectors>(hwy::DivCeil(rows_.Range(panel).size(), Panel::kLanes), function);
+  }
 
   // Makes the rows ready for Weigh.
-  void Pack() const {
-    const ForwardArgs& forward = args_.forward;
-    PackQueries();
-    if (scratch_.ds != nullptr) {
-      rows_.template PackRows<T>(DoutRows(), FoldingPack<T>(C{1}, forward.head_dim_v),
-                                 forward.head_dim_v, forward.head_dim_v * kRows, scratch_.dout);
-    }
+  void Pack(bool wants_ds) {
+    unit_.PackQueries(rows_, FactorsOf().fold);
+    if (wants_ds) unit_.PackDout(rows_, DoutRows());
     for (int64_t panel = 0; panel < num_panels(); ++panel) PackTerms(panel);
   }
 
@@ -146,82 +128,77 @@ class BackwardStrip {
     const C* m;    // [rows], in the domain's unit
     const C* sum;  // [rows]
   };
-  WeightSums SumWeights() const {
-    PackQueries();
+  WeightSums SumWeights() {
+    unit_.PackQueries(rows_, FactorsOf().fold);
     std::fill(scratch_.shift, scratch_.shift + num_panels() * kRows, -kInfinity<C>);
     std::fill(scratch_.factor, scratch_.factor + num_panels() * kRows, C{0});
     const KeyRange keys = rows_.VisibleToAny();
     for (int64_t begin = keys.begin / blocks_.block_k * blocks_.block_k; begin < keys.end;
          begin += blocks_.block_k) {
-      const KeyRange step = BlockKeys(begin, keys);
-      const KeyBlock<C> block{begin, step, LoadKeys(step), {}};
+      const KeyBlock block{begin, BlockKeys(begin, keys)};
+      unit_.LoadKeys(k_, block.keys, begin);
       ForPanels(block, [&](auto domain, auto vectors, const PanelStep& work) {
-        const int64_t row = work.panel * kRows;
-        const PanelState<C> state{scratch_.shift + row, scratch_.factor + row, nullptr,
-                                  scratch_.delta + row};
-        C* const s = scratch_.p + WeightIndex(block, work.panel, work.keys.begin);
-        ScorePanel<domain(), vectors()>(block, work, nullptr, s);
-        UpdateMaximum<Panel, domain(), vectors()>(state, C{1}, work.keys.size(), s);
-        WeighInPlace<Panel, domain(), vectors()>(state, work.keys.size(), s);
+        SumPanel<domain(), vectors()>(work);
       });
     }
     return {scratch_.shift, scratch_.factor};
   }
 
-  const KvRows<T>& keys() const { return k_; }
-  const KvRows<T>& values() const { return v_; }
-
-  typename TileRows<Panel>::RowSource DoutRows() const { return {args_.dout, args_.dout_strides}; }
-
   // The keys of [begin, begin + block_k) within `keys`.
-  KeyBlock<C> LoadBlock(int64_t begin, const KeyRange& keys) const {
-    const KeyRange step = BlockKeys(begin, keys);
-    return {begin, step, LoadKeys(step),
-            PromoteRows<T>(v_, step.begin, step.end, args_.forward.head_dim_v, scratch_.v)};
+  KeyBlock LoadBlock(int64_t begin, const KeyRange& keys) {
+    const KeyBlock block{begin, BlockKeys(begin, keys)};
+    unit_.LoadBlock(k_, v_, block.keys, begin);
+    return block;
   }
 
   // P and dS of all rows and the keys of `block` that each panel sees.
-  void Weigh(const KeyBlock<C>& block) const {
+  void Weigh(const KeyBlock& block) {
     ForPanels(block, [&](auto domain, auto vectors, const PanelStep& work) {
-      WeighPanel<domain(), vectors()>(block, work);
+      WeighPanel<domain(), vectors()>(work);
+      unit_.Finish(work.panel, work.range.size(), work.span);
     });
   }
 
-  // P and dS of the panel from `key` of the block on.
-  const C* Weights(const KeyBlock<C>& block, int64_t panel, int64_t key) const {
-    return scratch_.p + WeightIndex(block, panel, key);
+  // The keys of a panel out to whole steps of the unit; what lies beyond has P = dS = 0.
+  KeyRange SpanOf(const KeyRange& keys, int64_t block_begin) const {
+    constexpr int64_t kStep = Unit::kKeyGranule;
+    return {block_begin + (keys.begin - block_begin) / kStep * kStep,
+            block_begin + hwy::DivCeil(keys.end - block_begin, kStep) * kStep};
   }
-  const C* Gradients(const KeyBlock<C>& block, int64_t panel, int64_t key) const {
-    return scratch_.ds + WeightIndex(block, panel, key);
-  }
-  int64_t panel_size() const { return blocks_.block_k * kRows; }
 
  private:
-  KeyRange BlockKeys(int64_t begin, const KeyRange& keys) const {
-    return {std::max(keys.begin, begin), std::min(keys.end, begin + blocks_.block_k)};
-  }
-  MatrixRows<C> LoadKeys(const KeyRange& keys) const {
-    return PromoteRows<T>(k_, keys.begin, keys.end, args_.forward.head_dim, scratch_.k);
+  // Factors of the scores: into q, in ApplyScoreTerms, in the fast domain.
+  struct Factors {
+    double fold;
+    C terms;
+    C unit;
+  };
+  Factors FactorsOf() const {
+    const double scale = args_.forward.softmax_scale;
+    if constexpr (Unit::kFoldsScale) {
+      return exact_ ? Factors{1.0, static_cast<C>(scale), C{1}}
+                    : Factors{scale * kLog2E, C{1}, C{1}};
+    }
+    // The sign goes into q, so that the largest product has the largest score.
+    return {std::signbit(scale) ? -1.0 : 1.0, static_cast<C>(std::fabs(scale)),
+            static_cast<C>(std::fabs(scale) * kLog2E)};
   }
 
-  void PackQueries() const {
-    const ForwardArgs& forward = args_.forward;
-    const double fold = exact_ ? 1.0 : forward.softmax_scale * kLog2E;
-    rows_.template PackQueries<T>(FoldingPack<T>(static_cast<C>(fold), forward.head_dim),
-                                  forward.head_dim, forward.head_dim * kRows, scratch_.q);
+  KeyRange BlockKeys(int64_t begin, const KeyRange& keys) const {
+    return {std::max(keys.begin, begin), std::min(keys.end, begin + blocks_.block_k)};
   }
 
   // function(domain, vectors, work) for the panels that see keys of the block.
   template <class Function>
-  void ForPanels(const KeyBlock<C>& block, const Function& function) const {
+  void ForPanels(const KeyBlock& block, const Function& function) const {
     for (int64_t panel = 0; panel < num_panels(); ++panel) {
       const PanelRange range = rows_.Range(panel);
       const KeyRange any = rows_.VisibleToAny(range);
       const KeyRange keys{std::max(any.begin, block.keys.begin), std::min(any.end, block.keys.end)};
       scratch_.seen[panel] = keys.empty() ? KeyRange{block.begin, block.begin} : keys;
       if (keys.empty()) continue;
-      const PanelStep work{panel, range, keys, keys, block.begin, false};
-      WithVectors<Panel::kVectors>(PanelVectors(panel), [&](auto vectors) {
+      const PanelStep work{panel, range, keys, SpanOf(keys, block.begin), block.begin, false};
+      WithPanelVectors(panel, [&](auto vectors) {
         if (exact_) {
           function(std::integral_constant<Domain, Domain::kExact>(), vectors, work);
         } else {
@@ -231,12 +208,8 @@ class BackwardStrip {
     }
   }
 
-  int64_t WeightIndex(const KeyBlock<C>& block, int64_t panel, int64_t key) const {
-    return panel * panel_size() + (key - block.begin) * kRows;
-  }
-
   // A row without weight is dead: nothing of it may count.
-  void PackTerms(int64_t panel) const {
+  void PackTerms(int64_t panel) {
     const PanelRange range = rows_.Range(panel);
     scratch_.has_dead[panel] = scratch_.has_factor[panel] = 0;
     for (int64_t lane = 0; lane < kRows; ++lane) {
@@ -253,70 +226,86 @@ class BackwardStrip {
     }
   }
 
-  // Scores of the keys of `work`; and d score / d (scale * q.k) where scores are capped and `slope`
-  // is not null.
+  // Scores of the span of `work`, -inf where a row does not see the key; and d score / d (scale *
+  // q.k) where scores are capped and `slope` is not null.
   template <Domain kDomain, size_t kVecs>
-  void ScorePanel(const KeyBlock<C>& block, const PanelStep& work, C* slope, C* scores) const {
-    const int64_t row = work.keys.begin - block.keys.begin;
-    const ForwardArgs& forward = args_.forward;
-    MultiplyPanel<LeftLayout::kRowMajor, kVecs>(
-        Product<C>{block.k.data + row * block.k.stride, block.k.stride,
-                   scratch_.q + work.panel * forward.head_dim * kRows, forward.head_dim, scores,
-                   nullptr},
-        work.keys.size(), Accumulate::kNothing);
+  void ScorePanel(const PanelStep& work, C* slope, C* scores) {
+    unit_.template Scores<kVecs>(work.panel, work.span, scores);
     if constexpr (kDomain == Domain::kExact) {
-      const PanelTerms<T, Panel> panel_terms(forward, rows_, scratch_.terms);
-      ScoreTerms<C> terms = panel_terms.Fill(work, static_cast<C>(forward.softmax_scale));
-      terms.softcap_slope = slope;
-      ApplyScoreTerms<Panel, kVecs>(terms, work.keys.size(), scores);
+      const PanelTerms<T, Panel> panel_terms(args_.forward, rows_, scratch_.terms);
+      ScoreTerms<C> terms = panel_terms.Fill(work, FactorsOf().terms);
+      const int64_t first = (work.keys.begin - work.span.begin) * kRows;
+      terms.softcap_slope = slope == nullptr ? nullptr : slope + first;
+      ApplyScoreTerms<Panel, kVecs>(terms, work.keys.size(), scores + first);
     }
     MaskPanel<kVecs>(rows_, work, scratch_.terms, scores);
+    if (work.keys.size() != work.span.size()) HideBeyond(work, scores);
+  }
+
+  // What lies in the span beyond the keys may be visible by the mask, but is not of this block.
+  static void HideBeyond(const PanelStep& work, C* scores) {
+    const int64_t first = (work.keys.begin - work.span.begin) * kRows;
+    const int64_t last = first + work.keys.size() * kRows;
+    std::fill(scores, scores + first, -kInfinity<C>);
+    std::fill(scores + last, scores + work.span.size() * kRows, -kInfinity<C>);
+  }
+
+  C* At(C* panel, const PanelStep& work) const {
+    return panel == nullptr ? nullptr : panel + (work.span.begin - work.chunk) * kRows;
   }
 
   template <Domain kDomain, size_t kVecs>
-  void WeighPanel(const KeyBlock<C>& block, const PanelStep& work) const {
-    const int64_t at = WeightIndex(block, work.panel, work.keys.begin);
-    const int64_t row = work.keys.begin - block.keys.begin;
-    const int64_t keys = work.keys.size();
-    const ForwardArgs& forward = args_.forward;
+  void SumPanel(const PanelStep& work) {
+    const int64_t row = work.panel * kRows, keys = work.span.size();
+    const PanelState<C> state{scratch_.shift + row, scratch_.factor + row, nullptr,
+                              scratch_.delta + row};
+    C* const s = At(unit_.Weights(work.panel), work);
+    ScorePanel<kDomain, kVecs>(work, nullptr, s);
+    const C unit = FactorsOf().unit;
+    if (kDomain == Domain::kFast && unit != C{1}) {
+      for (int64_t i = 0; i < keys * kRows; ++i) s[i] *= unit;
+    }
+    UpdateMaximum<Panel, kDomain, kVecs>(state, C{1}, keys, s);
+    WeighInPlace<Panel, kDomain, kVecs>(state, keys, s);
+  }
+
+  template <Domain kDomain, size_t kVecs>
+  void WeighPanel(const PanelStep& work) {
+    const int64_t row = work.panel * kRows;
     GradientPanel<C> panel;
-    panel.shift = scratch_.shift + work.panel * kRows;
-    panel.factor =
-        scratch_.has_factor[work.panel] != 0 ? scratch_.factor + work.panel * kRows : nullptr;
-    panel.delta = scratch_.delta + work.panel * kRows;
+    panel.shift = scratch_.shift + row;
+    panel.factor = scratch_.has_factor[work.panel] != 0 ? scratch_.factor + row : nullptr;
+    panel.delta = scratch_.delta + row;
     panel.slope = kDomain == Domain::kExact ? scratch_.slope : nullptr;
-    panel.p = scratch_.p + at;
-    panel.ds = scratch_.ds == nullptr ? nullptr : scratch_.ds + at;
-    ScorePanel<kDomain, kVecs>(block, work, scratch_.slope, panel.p);
+    panel.unit = kDomain == Domain::kExact ? static_cast<C>(kLog2E) : FactorsOf().unit;
+    panel.p = At(unit_.Weights(work.panel), work);
+    panel.ds = At(unit_.ScoreGradients(work.panel), work);
+    ScorePanel<kDomain, kVecs>(work, scratch_.slope, panel.p);
     if (scratch_.has_dead[work.panel] != 0) HideDead<kVecs>(work, panel.p);
     if (panel.ds != nullptr) {
-      MultiplyPanel<LeftLayout::kRowMajor, kVecs>(
-          Product<C>{block.v.data + row * block.v.stride, block.v.stride,
-                     scratch_.dout + work.panel * forward.head_dim_v * kRows, forward.head_dim_v,
-                     panel.ds, nullptr},
-          keys, Accumulate::kNothing);
+      unit_.template WeightGradients<kVecs>(work.panel, work.span, panel.ds);
     }
-    WeighGradients<Panel, kDomain, kVecs>(panel, keys);
+    WeighGradients<Panel, kDomain, Unit::kFoldsScale, kVecs>(panel, work.span.size());
   }
 
   // Dead rows see no key, whatever the scores are.
   template <size_t kVecs>
   void HideDead(const PanelStep& work, C* scores) const {
     const C* shift = scratch_.shift + work.panel * kRows;
+    const int64_t keys = work.span.size();
     for (int64_t lane = 0; lane < kRows; ++lane) {
       scratch_.terms.lane_a[lane] = 0;
-      scratch_.terms.lane_b[lane] =
-          shift[lane] == kInfinity<C> ? C{0} : static_cast<C>(work.keys.size());
+      scratch_.terms.lane_b[lane] = shift[lane] == kInfinity<C> ? C{0} : static_cast<C>(keys);
     }
-    ApplyRowLimits<Panel, kVecs>({scratch_.terms.lane_a, scratch_.terms.lane_b}, 0,
-                                 work.keys.size(), scores);
+    ApplyRowLimits<Panel, kVecs>({scratch_.terms.lane_a, scratch_.terms.lane_b}, 0, keys, scores);
   }
 
   const BackwardArgs& args_;
   const Tile tile_;
   const TileRows<Panel> rows_;
   const BackwardBlocks blocks_;
-  const StripScratch<T>& scratch_;
+  const StripScratch<Unit>& scratch_;
+  Unit& unit_;
   const bool exact_;
   const KvRows<T> k_;
   const KvRows<T> v_;

@@ -25,6 +25,7 @@
 #include "hwy/highway.h"
 #include "kernels/args.h"
 #include "kernels/backward_args.h"
+#include "kernels/backward_rows-inl.h"
 #include "kernels/backward_strip-inl.h"
 #include "kernels/block_sizes.h"
 #include "kernels/convert-inl.h"
@@ -47,25 +48,27 @@ inline constexpr double kMaxPlainLse = 256;
 // scores where another unit than this one multiplied for the forward.
 inline constexpr double kMaxRoundingsOfLse = 8;
 
-template <typename T_>
+template <class Unit>
 class RowPreparation {
  public:
-  using T = T_;
-  using C = Compute<T>;
+  using T = typename Unit::T;
+  using C = typename Unit::C;
   using Terms = RowTerms<C>;
-  using Panel = FmaPanel<C>;
+  using Panel = typename Unit::Panel;
 
   RowPreparation(const BackwardArgs& args, const Tile& tile)
       : args_(args),
         tile_(tile),
         sequence_(Sequence::Of(args.forward, tile.batch)),
         rows_(args.forward, tile, sequence_),
-        unit_(ScoreUnit(args.forward)) {}
+        unit_(ScoreUnit<Unit>(args.forward)),
+        needs_delta_(args.dq.data != nullptr || args.dk.data != nullptr || args.dbias != nullptr ||
+                     args.dsinks != nullptr) {}
 
   void Run(void* scratch_memory) const {
-    const BackwardBlocks blocks = BlocksOf<T>(args_.forward);
+    const BackwardBlocks blocks = Unit::Blocks(args_.forward);
     Carver carver(scratch_memory);
-    const StripScratch<T> scratch(args_.forward, blocks, /*needs_ds=*/false, &carver);
+    StripScratch<Unit> scratch(args_.forward, blocks, {}, &carver);
     for (int64_t row = tile_.row_begin; row < tile_.row_end; row += blocks.block_q) {
       const int64_t end = std::min(row + blocks.block_q, tile_.row_end);
       bool any_large = false;
@@ -73,7 +76,7 @@ class RowPreparation {
         Prepare(r);
         any_large = any_large || IsLarge(Lse(r));
       }
-      if (HWY_UNLIKELY(any_large)) SumAnew(row, end, scratch);
+      if (HWY_UNLIKELY(any_large)) SumAnew(row, end, &scratch);
     }
   }
 
@@ -94,21 +97,23 @@ class RowPreparation {
     Terms& terms = TermsOf(r);
     terms.shift = static_cast<C>(static_cast<double>(Lse(r)) * unit_);
     terms.factor = 1;
-    terms.delta = Dot(rows_.template RowPointer<const T>(args_.dout, args_.dout_strides, r),
-                      rows_.template RowPointer<const T>(forward.out, forward.out_strides, r),
-                      forward.head_dim_v);
-    // Infinite only where dout is: then dP is, too, and what is left of the two is no number.
+    terms.delta = !needs_delta_
+                      ? C{0}
+                      : Dot(rows_.template RowPointer<const T>(args_.dout, args_.dout_strides, r),
+                            rows_.template RowPointer<const T>(forward.out, forward.out_strides, r),
+                            forward.head_dim_v);
+    // Infinite where dout or a value is: then dP is, too, and what is left of the two is no number.
     if (std::isinf(terms.delta)) terms.delta = std::numeric_limits<C>::quiet_NaN();
     if (args_.dq_sum.data == nullptr) return;
     C* dq = rows_.template RowPointer<C>(args_.dq_sum.data, args_.dq_sum.strides, r);
     std::fill(dq, dq + forward.head_dim, C{0});
   }
 
-  void SumAnew(int64_t begin, int64_t end, const StripScratch<T>& scratch) const {
+  void SumAnew(int64_t begin, int64_t end, StripScratch<Unit>* scratch) const {
     Tile tile = tile_;
     tile.row_begin = begin;
     tile.row_end = end;
-    const auto sums = BackwardStrip<T>(args_, tile, sequence_, scratch).SumWeights();
+    const auto sums = BackwardStrip<Unit>(args_, tile, sequence_, scratch).SumWeights();
     for (int64_t r = begin; r < end; ++r) {
       if (!IsLarge(Lse(r))) continue;
       Correct(r, static_cast<double>(sums.m[r - begin]), static_cast<double>(sums.sum[r - begin]));
@@ -139,11 +144,13 @@ class RowPreparation {
   const Sequence sequence_;
   const TileRows<Panel> rows_;
   const double unit_;
+  const bool needs_delta_;  // dv alone does not
 };
 
-template <typename T>
+template <class Unit>
 void PrepareQueries(const BackwardArgs& args, const Tile& tile, void* scratch) {
-  RowPreparation<T>(args, tile).Run(scratch);
+  [[maybe_unused]] const typename Unit::Session session;
+  RowPreparation<Unit>(args, tile).Run(scratch);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -30,6 +30,7 @@ struct GradientPanel {
   const C* factor;  // of P and dS; null = 1
   const C* delta;
   const C* slope;  // d score / d (scale * q.k): of softcap; null = 1
+  C unit;          // exp2(unit * S - shift); of the exact domain, exp2(unit * (S - shift))
   C* p;            // S, then P
   C* ds;           // dP, then dS; null where it is not wanted
 };
@@ -48,14 +49,15 @@ HWY_NOINLINE void ScaleRows(const C* factor, int64_t keys, C* values) {
 }
 
 // A hidden pair (S = -inf) has P = 0 and dS = 0, whatever dP is.
-template <class Panel, Domain kDomain, size_t kVecs, typename C = typename Panel::C>
+// `kFolded`: the fast domain's unit is 1.
+template <class Panel, Domain kDomain, bool kFolded, size_t kVecs, typename C = typename Panel::C>
 HWY_NOINLINE void WeighGradients(const GradientPanel<C>& panel, int64_t keys) {
   const Tag<C> d;
   using V = hn::Vec<Tag<C>>;
   const size_t lanes = hn::Lanes(d);
   constexpr size_t kKeys = kVecs < kVectorsInLockStep ? kVectorsInLockStep / kVecs : 1;
   const V minus_inf = hn::Set(d, -kInfinity<C>);
-  const V log2e = hn::Set(d, static_cast<C>(kLog2E));
+  const V unit = hn::Set(d, panel.unit);
   V shift[kVecs], delta[kVecs];
   HWY_UNROLL(4)
   for (size_t v = 0; v < kVecs; ++v) {
@@ -72,8 +74,13 @@ HWY_NOINLINE void WeighGradients(const GradientPanel<C>& panel, int64_t keys) {
                          static_cast<int64_t>(i % kVecs * lanes);
       const V s = hn::Load(d, panel.p + at);
       hidden[i] = hn::Eq(s, minus_inf);
-      x[i] = hn::Sub(s, shift[i % kVecs]);
-      if constexpr (kDomain == Domain::kExact) x[i] = hn::Mul(x[i], log2e);
+      if constexpr (kDomain == Domain::kExact) {
+        x[i] = hn::Mul(hn::Sub(s, shift[i % kVecs]), unit);
+      } else if constexpr (kFolded) {
+        x[i] = hn::Sub(s, shift[i % kVecs]);
+      } else {
+        x[i] = hn::MulSub(s, unit, shift[i % kVecs]);
+      }
     }
     WeightExp2(d, x);
     HWY_UNROLL(8)

@@ -77,30 +77,55 @@ struct BackwardBlocks {
   int64_t block_k;  // keys whose P and dS are kept at once; blocks start at multiples of it
 };
 
+// What a row of queries and a key take while they are worked on, and the keys that a unit takes at
+// once.
+struct BackwardBytes {
+  int64_t per_row;
+  int64_t per_key;
+  int64_t key_granule;
+};
+
 // See the cost argument of backward-inl.h.
-constexpr BackwardBlocks ChooseBackwardBlocks(int64_t head_dim, int64_t head_dim_v,
-                                              int64_t panel_rows, int64_t element_bytes) {
+constexpr BackwardBlocks ChooseBackwardBlocks(const BackwardBytes& bytes, int64_t panel_rows) {
   // Whole register tiles; 96 keys of a panel (64 rows * 4 bytes) are 24 KiB, half of L1.
   constexpr int64_t kMaxKeys = 96;
   constexpr int64_t kMinKeys = 24;
   constexpr int64_t kKeyBytes = 128 * 1024;
-  // Q^T, dO^T and dQ^T, Q and dO: two thirds of a 1 MiB L2, so that K, V, P and dS of a block stay
-  // beside them.
+  // Two thirds of a 1 MiB L2, so that K, V, P and dS of a block stay beside them.
   constexpr int64_t kRowsBytes = 640 * 1024;
   constexpr int64_t kMaxRows = 256;
-  const int64_t keys = kKeyBytes / ((head_dim + head_dim_v) * element_bytes);
-  const int64_t row_bytes = (3 * head_dim + 2 * head_dim_v) * element_bytes;
   const int64_t rows =
-      std::clamp(kRowsBytes / row_bytes, panel_rows, std::max(kMaxRows, panel_rows));
-  return {rows / panel_rows * panel_rows, std::clamp(keys, kMinKeys, kMaxKeys) / 6 * 6};
+      std::clamp(kRowsBytes / bytes.per_row, panel_rows, std::max(kMaxRows, panel_rows));
+  const int64_t keys =
+      std::clamp(kKeyBytes / bytes.per_key, std::max(kMinKeys, bytes.key_granule), kMaxKeys);
+  return {rows / panel_rows * panel_rows, keys / bytes.key_granule * bytes.key_granule};
 }
 
-// Queries and keys per unit of the backward: the fewer units, the less often rows are packed; but
-// tiles of one phase are what threads share.
-inline constexpr int64_t kMinPieceLength = 512;
+// Multiply-adds: Q^T, dO^T, dQ^T, Q and dO; K and V. Register tiles are six keys.
+constexpr BackwardBlocks ChooseBackwardFmaBlocks(int64_t head_dim, int64_t head_dim_v,
+                                                 int64_t panel_rows, int64_t element_bytes) {
+  return ChooseBackwardBlocks(
+      {(3 * head_dim + 2 * head_dim_v) * element_bytes, (head_dim + head_dim_v) * element_bytes, 6},
+      panel_rows);
+}
+
+// Pairs of bf16: dQ^T is f32; K is there twice. `key_granule`: even.
+constexpr BackwardBlocks ChooseBackwardPairBlocks(int64_t head_dim, int64_t head_dim_v,
+                                                  int64_t panel_rows, int64_t key_granule) {
+  return ChooseBackwardBlocks(
+      {8 * head_dim + 4 * head_dim_v, 4 * head_dim + 2 * head_dim_v, key_granule}, panel_rows);
+}
+
+// Units of the backward, which are what threads share of one kv head: a strip of 256 query rows at
+// least, which every pass over keys takes at once anyway; 512 keys at least, for packing a strip
+// anew costs as much as some 10 keys; and so few that the phases between which threads wait stay
+// few.
+inline constexpr int64_t kMinPieceRows = 256;
+inline constexpr int64_t kMinPieceKeys = 512;
 inline constexpr int64_t kMaxPieces = 16;
-constexpr int64_t PieceLength(int64_t length, int64_t granule) {
-  const int64_t pieces = std::clamp<int64_t>(length / kMinPieceLength, 1, kMaxPieces);
+// Of `length`, in even pieces of at least `least` and multiples of `granule`.
+constexpr int64_t PieceLength(int64_t length, int64_t least, int64_t granule) {
+  const int64_t pieces = std::clamp<int64_t>(length / least, 1, kMaxPieces);
   const int64_t even = std::max<int64_t>((length + pieces - 1) / pieces, 1);
   return (even + granule - 1) / granule * granule;
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
@@ -46,6 +47,16 @@ template <typename T, class Operand>
 HWY_INLINE Compute<T> LoadOperand(const Operand& operand, int64_t index) {
   if (operand.is_f32) return static_cast<const float*>(operand.data)[index];
   return LoadScalar(static_cast<const T*>(operand.data) + index);
+}
+
+// Rounds `value` to element `index` of an operand that is of type T or F32.
+template <typename T>
+HWY_INLINE void StoreOperand(void* data, bool is_f32, int64_t index, double value) {
+  if (is_f32) {
+    static_cast<float*>(data)[index] = static_cast<float>(value);
+  } else {
+    static_cast<T*>(data)[index] = hwy::ConvertScalarTo<T>(value);
+  }
 }
 
 // Types that convert by vectors; the others by elements.
@@ -137,6 +148,97 @@ HWY_INLINE void StoreRounded(D d, V x, hwy::float16_t* to) {
 template <class D, class V, typename C>
 HWY_INLINE void StoreRounded(D d, V x, C* to) {
   hn::StoreU(x, d, to);
+}
+
+// There is one NaN: which of two an operation keeps depends on the order of its operands.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V OneNaN(D d, V v) {
+  const V nan = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(v), nan, v);
+}
+
+// Bits of f32 whose upper half is x in bf16, to nearest even; x may be the one NaN, which stays.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundedUpperHalf(D /*d*/, V x) {
+  const hn::RebindToUnsigned<D> du32;
+  const auto bits = hn::BitCast(du32, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
+  return hn::Add(hn::Add(bits, hn::Set(du32, 0x7FFF)), odd);
+}
+
+// One vector, rounded to T.
+template <class D, class V, typename T>
+HWY_INLINE void StoreOneNaN(D d, V x, T* to) {
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    const hn::Rebind<uint16_t, D> du16;
+    const auto bits = RoundedUpperHalf(d, OneNaN(d, x));
+    hn::StoreU(hn::TruncateTo(du16, hn::ShiftRight<16>(bits)), du16,
+               reinterpret_cast<uint16_t*>(to));
+  } else {
+    StoreRounded(d, OneNaN(d, x), to);
+  }
+}
+
+// Two vectors, one behind the other.
+template <class D, class V, typename T>
+HWY_INLINE void StoreOneNaN(D d, V low, V high, T* to) {
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    const hn::Repartition<uint16_t, D> du16;
+    const auto low_bits = hn::BitCast(du16, RoundedUpperHalf(d, OneNaN(d, low)));
+    const auto high_bits = hn::BitCast(du16, RoundedUpperHalf(d, OneNaN(d, high)));
+    hn::StoreU(hn::ConcatOdd(du16, high_bits, low_bits), du16, reinterpret_cast<uint16_t*>(to));
+  } else {
+    StoreOneNaN(d, low, to);
+    StoreOneNaN(d, high, to + hn::Lanes(d));
+  }
+}
+
+template <class V>
+struct EvenOdd {
+  V even, odd;
+};
+
+// Two vectors' elements, the even ones and the odd ones.
+template <typename T, class D = hn::ScalableTag<Compute<T>>, class V = hn::Vec<D>>
+HWY_INLINE EvenOdd<V> LoadEvenOdd(D d, const T* from) {
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    const hn::RebindToUnsigned<D> du32;
+    const hn::Repartition<uint16_t, D> du16;
+    const auto both = hn::BitCast(du32, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(from)));
+    return {hn::BitCast(d, hn::ShiftLeft<16>(both)),
+            hn::BitCast(d, hn::And(both, hn::Set(du32, 0xFFFF0000u)))};
+  } else {
+    const V low = LoadPromoted(d, from), high = LoadPromoted(d, from + hn::Lanes(d));
+    return {hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low)};
+  }
+}
+
+// The same back, with one NaN.
+template <class D, class V, typename T>
+HWY_INLINE void StoreEvenOdd(D d, const EvenOdd<V>& v, T* to) {
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t>) {
+    const hn::RebindToUnsigned<D> du32;
+    const hn::Repartition<uint16_t, D> du16;
+    const auto even = hn::ShiftRight<16>(RoundedUpperHalf(d, OneNaN(d, v.even)));
+    const auto odd = hn::And(RoundedUpperHalf(d, OneNaN(d, v.odd)), hn::Set(du32, 0xFFFF0000u));
+    hn::StoreU(hn::BitCast(du16, hn::Or(even, odd)), du16, reinterpret_cast<uint16_t*>(to));
+  } else {
+    const V even = OneNaN(d, v.even), odd = OneNaN(d, v.odd);
+    StoreRounded(d, hn::InterleaveWholeLower(d, even, odd), to);
+    StoreRounded(d, hn::InterleaveWholeUpper(d, even, odd), to + hn::Lanes(d));
+  }
+}
+
+// The first `count` lanes only.
+template <class D, class V, typename T>
+HWY_INLINE void StoreRoundedN(D d, V x, size_t count, T* to) {
+  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
+    hn::StoreN(x, d, to, count);
+  } else {
+    HWY_ALIGN T elements[hn::MaxLanes(D())];
+    StoreRounded(d, x, elements);
+    for (size_t i = 0; i < count; ++i) to[i] = elements[i];
+  }
 }
 
 // Rounds `count` elements to T, to nearest even.

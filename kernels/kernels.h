@@ -8,6 +8,7 @@
 #include "kernels/args.h"
 #include "kernels/backward_args.h"
 #include "kernels/kv_args.h"
+#include "kernels/rope_args.h"
 
 namespace flashlane::kernels {
 
@@ -33,8 +34,8 @@ struct ForwardEntry {
 
 // In this order, each whole before the next begins: prepare for all rows (where the plan needs the
 // forward's results) and clear for all keys, run for all tiles phase by phase (BackwardPlan),
-// finish for all rows and keys. bias and sinks need prepare only. All write only what their unit owns
-// and allocate nothing.
+// finish for all rows and keys. bias and sinks need prepare only. All write only what their unit
+// owns and allocate nothing.
 struct BackwardEntry {
   // For one sequence: lengths differ from sequence to sequence.
   BackwardPlan (*plan)(const BackwardArgs& args, const Sequence& sequence) = nullptr;
@@ -61,13 +62,20 @@ struct MergeEntry {
   void (*run)(const MergeArgs& args, int64_t row_begin, int64_t row_end) = nullptr;
 };
 
-// Elements [begin, end) of every token, or of every block: k's item_size, then v's. Ranges that do
-// not meet may run at the same time, whatever the destinations.
+// Elements [begin, end) of every token, or of every block: k's item_size, then v's; where k is
+// turned, its heads that begin there. Ranges that do not meet may run at the same time, whatever
+// the destinations.
 struct KvAppendEntry {
   void (*run)(const KvAppendArgs& args, int64_t begin, int64_t end) = nullptr;
 };
 struct KvBlocksEntry {
   void (*run)(const KvBlocksArgs& args, int64_t begin, int64_t end) = nullptr;
+};
+
+// run: items [begin, end) of the call. rotate: of one head of one token, for KvAppendArgs.
+struct RopeEntry {
+  void (*run)(const RopeArgs& args, int64_t begin, int64_t end) = nullptr;
+  RotateFunction rotate = nullptr;
 };
 
 // Highway target bits that the vector kernels are compiled for, best (lowest) bit first in order
@@ -93,6 +101,7 @@ ForwardEntry AttentionNaive();
 // Gradients by recompute; T and target as for AttentionFlash.
 template <typename T>
 BackwardEntry AttentionFlashBackward(int64_t target);
+BackwardEntry AttentionFlashBackwardAmx(int64_t target);  // of bf16
 // Its scalar oracle: one tile per kv head.
 template <typename T>
 BackwardEntry AttentionNaiveBackward();
@@ -100,6 +109,10 @@ BackwardEntry AttentionNaiveBackward();
 // Union of two partial results; T as for AttentionFlash.
 template <typename T>
 MergeEntry MergeStates(int64_t target);
+
+// Rotary position embedding; T as for AttentionFlash.
+template <typename T>
+RopeEntry Rope(int64_t target);
 
 // Copies into a paged cache; T as for AttentionNaive. Same on every target.
 template <typename T>

@@ -1,4 +1,5 @@
-// Plain copies into a paged cache: new tokens (reshape_and_cache) and whole blocks.
+// Plain copies into a paged cache: new tokens (reshape_and_cache), whose keys may be turned on
+// their way (rope.cc), and whole blocks.
 //
 // Work is cut by place within an item, never by items: a byte of the pool is written by one task
 // only, which goes through all items in order. So an item may name a destination again, or read
@@ -55,9 +56,42 @@ class Slice {
   int64_t first_slot_ = 0, first_head_ = 0, first_column_ = 0;
 };
 
+// The heads of k that begin within elements [begin, end) of a token, turned: a head's two halves
+// depend on each other, so that one task has all of it.
+template <typename T>
+class TurnedHeads {
+ public:
+  TurnedHeads(const KvAppendArgs& args, int64_t begin, int64_t end)
+      : args_(args), first_(FirstHeadFrom(begin)), last_(FirstHeadFrom(end)) {}
+
+  // As Slice::Copy.
+  void Copy(int64_t token, int64_t dst_offset) const {
+    if (first_ == last_) return;
+    const KvPart& k = args_.k;
+    const KvRotation& rotation = args_.rotation;
+    const int64_t row = rotation.positions.At(token);
+    for (int64_t head = first_; head < last_; ++head) {
+      rotation.rotate(
+          rotation.tables, row,
+          static_cast<const T*>(k.src) + token * k.src_strides.item + head * k.src_strides.head,
+          k.width, static_cast<T*>(k.dst) + dst_offset + head * k.dst_strides.head);
+    }
+  }
+
+ private:
+  int64_t FirstHeadFrom(int64_t element) const {
+    const int64_t width = args_.k.width;
+    return (std::clamp<int64_t>(element, 0, args_.k.size()) + width - 1) / width;
+  }
+
+  const KvAppendArgs& args_;
+  int64_t first_, last_;
+};
+
 template <typename T>
 void Append(const KvAppendArgs& args, int64_t begin, int64_t end) {
   const Slice<T> k(args.k, begin, end);
+  const TurnedHeads<T> turned(args, begin, end);
   const Slice<T> v(args.v, begin - args.k.size(), end - args.k.size());
   const KvStrides& k_to = args.k.dst_strides;
   const KvStrides& v_to = args.v.dst_strides;
@@ -66,7 +100,12 @@ void Append(const KvAppendArgs& args, int64_t begin, int64_t end) {
     if (target < 0) continue;
     const int64_t block = target / args.block_size;
     const int64_t slot = target - block * args.block_size;
-    k.Copy(token * args.k.src_strides.item, block * k_to.item + slot * k_to.slot);
+    const int64_t k_offset = block * k_to.item + slot * k_to.slot;
+    if (args.rotation.rotate == nullptr) {
+      k.Copy(token * args.k.src_strides.item, k_offset);
+    } else {
+      turned.Copy(token, k_offset);
+    }
     v.Copy(token * args.v.src_strides.item, block * v_to.item + slot * v_to.slot);
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/rope_args.h"
 
 namespace flashlane::kernels {
 
@@ -27,10 +28,19 @@ struct KvPart {
   int64_t size() const { return slots * heads * width; }
 };
 
+// Turns k on its way: token i by row positions.At(i). Without rotate there is no rotation; with it
+// the rows of k are its heads.
+struct KvRotation {
+  RotateFunction rotate = nullptr;
+  RopeTables tables;
+  SequenceValues positions;
+};
+
 // Token i of both parts goes to the slot slots.At(i) of the pool; -1 skips it.
 struct KvAppendArgs {
   KvPart k, v;
   SequenceValues slots;
+  KvRotation rotation;
   int64_t num_tokens = 0;
   int64_t block_size = 1;
 

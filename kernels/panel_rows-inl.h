@@ -74,7 +74,7 @@ class TileRows {
   // Q^T of every panel.
   template <typename T, class Pack, typename E>
   void PackQueries(const Pack& pack, int64_t width, int64_t stride, E* packed) const {
-    PackRows<T>(RowSource{args_.q, args_.q_strides}, pack, width, stride, packed);
+    PackRows<T>(Queries(), pack, width, stride, packed);
   }
 
   // An operand with one row per query and head.
@@ -82,6 +82,7 @@ class TileRows {
     const void* data;
     const RowStrides& strides;
   };
+  RowSource Queries() const { return {args_.q, args_.q_strides}; }
 
   // The rows of every panel transposed, `width` elements of each; panels are `stride` elements
   // apart.

@@ -61,6 +61,7 @@ struct AmxTiles {
   static constexpr int64_t kTile = 16;  // rows of a tile, and words of a row
   static constexpr int64_t kDepthGranule = 2 * kTile;
   static constexpr int64_t kRowGranule = kTile;
+  static constexpr int64_t kBackwardKeys = kDepthGranule;
   static_assert(Panel::kLanes == kTile);
 
   static FlashBlocks Blocks(int64_t head_dim, int64_t head_dim_v) {

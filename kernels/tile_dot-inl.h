@@ -32,6 +32,7 @@ struct DotTiles {
   using Panel = FmaPanel<float>;
   static constexpr int64_t kDepthGranule = 2;
   static constexpr int64_t kRowGranule = 1;
+  static constexpr int64_t kBackwardKeys = 6;  // whole register tiles, and whole pairs
   static FlashBlocks Blocks(int64_t head_dim, int64_t head_dim_v) {
     return ChooseDotBlocks(head_dim, head_dim_v, Panel::kRows);
   }

@@ -21,8 +21,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
@@ -31,10 +29,10 @@
 #include "kernels/kv_source.h"
 #include "kernels/mask.h"
 #include "kernels/online_softmax-inl.h"
+#include "kernels/pair_operands-inl.h"
 #include "kernels/panel_rows-inl.h"
 #include "kernels/tile_matmul-inl.h"
 #include "kernels/tile_pairs-inl.h"
-#include "kernels/transpose-inl.h"
 
 #if FLASHLANE_HAS_PAIRS
 
@@ -105,31 +103,21 @@ class PairUnit {
   static FlashBlocks Blocks(const ForwardArgs& args) {
     return Tiles::Blocks(args.head_dim, args.head_dim_v);
   }
-  static int64_t OutRows(int64_t head_dim_v) { return Up(head_dim_v, Tiles::kRowGranule); }
+  static int64_t OutRows(int64_t head_dim_v) { return RoundUp(head_dim_v, Tiles::kRowGranule); }
 
   PairUnit(const ForwardArgs& args, const FlashBlocks& blocks, int64_t num_panels, Carver* carver)
       : head_dim_(args.head_dim),
         head_dim_v_(args.head_dim_v),
-        depth_(Up(args.head_dim, Tiles::kDepthGranule) / 2),
-        v_stride_(blocks.block_k / 2) {
+        depth_(RoundUp(args.head_dim, Tiles::kDepthGranule) / 2),
+        v_(blocks.block_k, head_dim_v_, OutRows(head_dim_v_), carver) {
     q_ = carver->Take<uint32_t>(num_panels * Panel::kRows * depth_);
     k_ = carver->Take<uint32_t>(blocks.block_k * depth_);
-    v_ = carver->Take<uint32_t>(OutRows(head_dim_v_) * v_stride_);
-    p_ = carver->Take<uint32_t>(v_stride_ * Panel::kRows);
-    zeros_ = carver->Take<T>(head_dim_v_);
-    non_finite_ = carver->Take<uint8_t>(blocks.block_k);
+    p_ = carver->Take<uint32_t>(blocks.block_k / 2 * Panel::kRows);
   }
 
   // `fold` is 1 or -1.
   void PackQueries(const TileRows<Panel>& rows, float fold) {
-    const uint32_t sign = std::signbit(fold) ? 0x80008000u : 0u;
-    rows.template PackQueries<T>(Pack{hn::Set(kWords, sign), sign, head_dim_, head_dim_ / 2},
-                                 hwy::DivCeil(head_dim_, int64_t{2}), depth_ * Panel::kRows, q_);
-    const int64_t packed = hwy::DivCeil(head_dim_, int64_t{2});
-    for (int64_t panel = 0; panel < rows.num_panels(); ++panel) {
-      uint32_t* to = q_ + panel * depth_ * Panel::kRows;
-      std::fill(to + packed * Panel::kRows, to + depth_ * Panel::kRows, 0u);
-    }
+    PackPairPanels(rows, {rows.Queries(), head_dim_, depth_, std::signbit(fold)}, q_);
   }
 
   // Packs keys [step.begin, step.end), with zeros out to whole steps of depth. Returns whether
@@ -138,13 +126,14 @@ class PairUnit {
                  int64_t block_begin) {
     block_begin_ = block_begin;
     const int64_t begin = (step.begin - block_begin) / kKeyGranule * kKeyGranule;
-    const int64_t end = Up(step.end - block_begin, kKeyGranule);
+    const int64_t end = RoundUp(step.end - block_begin, kKeyGranule);
     for (int64_t j = begin; j < end; ++j) {
       const int64_t key = block_begin + j;
       const bool live = key >= step.begin && key < step.end;
-      CopyRow(live ? k.Row(key) : nullptr, k_ + j * depth_);
+      CopyPairs(live ? k.Row(key) : nullptr, head_dim_, depth_, k_ + j * depth_);
     }
-    return PackValues(v, step, begin, end);
+    step_ = step;
+    return v_.Pack(v, step, block_begin, {begin, end});
   }
 
   template <size_t kVecs>
@@ -162,7 +151,7 @@ class PairUnit {
 
   template <size_t kVecs>
   void AddValues(const KeyRange& span, Accumulate accumulate, const float* scale, float* o) const {
-    Tiles::template Multiply<kVecs>(PairProduct{v_ + (span.begin - block_begin_) / 2, v_stride_,
+    Tiles::template Multiply<kVecs>(PairProduct{v_.At(span.begin - block_begin_), v_.stride(),
                                                 Weights(span), span.size() / 2, o, scale},
                                     OutRows(head_dim_v_), accumulate);
   }
@@ -174,7 +163,7 @@ class PairUnit {
     AddValues<kVecs>(span, accumulate, scale, o);
     const KeyRange live{std::max(span.begin, step_.begin), std::min(span.end, step_.end)};
     for (int64_t key = live.begin; key < live.end; ++key) {
-      if (non_finite_[key - block_begin_] == 0) continue;
+      if (!v_.HoldsNonFinite(key - block_begin_)) continue;
       const T* row = v.Row(key);
       const int64_t j = key - span.begin;
       for (int64_t i = 0; i < head_dim_v_; ++i) {
@@ -187,137 +176,9 @@ class PairUnit {
   }
 
  private:
-  static constexpr hn::ScalableTag<uint32_t> kWords{};
-  static constexpr hn::Rebind<uint16_t, hn::ScalableTag<uint32_t>> kHalves{};
-  static constexpr int64_t kLanes = Panel::kLanes;
-
-  static constexpr int64_t Up(int64_t size, int64_t granule) {
-    return (size + granule - 1) / granule * granule;
-  }
-
-  struct Pack {
-    hn::Vec<hn::ScalableTag<uint32_t>> sign;
-    uint32_t sign_one;
-    int64_t head_dim;
-    int64_t whole;  // words; the last of an odd head_dim is half of one
-    HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> Load(const T* row, int64_t at) const {
-      const hn::Repartition<uint16_t, hn::ScalableTag<uint32_t>> d16;
-      const auto elements = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row) + 2 * at);
-      return hn::Xor(hn::BitCast(kWords, elements), sign);
-    }
-    HWY_INLINE uint32_t One(const T* row, int64_t at) const {
-      uint32_t word = 0;
-      std::memcpy(&word, row + 2 * at, (2 * at + 1 < head_dim ? 2 : 1) * sizeof(T));
-      return word ^ sign_one;
-    }
-  };
 
   uint32_t* Weights(const KeyRange& span) const {
     return p_ + (span.begin - block_begin_) / 2 * Panel::kRows;
-  }
-
-  // One row of K, zeros beyond its end; a null `from` is a row of zeros.
-  void CopyRow(const T* from, uint32_t* to) const {
-    const hn::Repartition<uint16_t, hn::ScalableTag<uint32_t>> d16;
-    const int64_t lanes = 2 * kLanes;
-    const int64_t size = from == nullptr ? 0 : head_dim_;
-    const uint16_t* elements = reinterpret_cast<const uint16_t*>(from);
-    int64_t i = 0;
-    for (; i + lanes <= size; i += lanes) {
-      hn::StoreU(hn::BitCast(kWords, hn::LoadU(d16, elements + i)), kWords, to + i / 2);
-    }
-    if (i < size) {
-      const auto rest = hn::LoadN(d16, elements + i, static_cast<size_t>(size - i));
-      hn::StoreN(hn::BitCast(kWords, rest), kWords, to + i / 2,
-                 static_cast<size_t>(std::min(kLanes, depth_ - i / 2)));
-      i += lanes;
-    }
-    std::fill(to + std::min(i / 2, depth_), to + depth_, 0u);
-  }
-
-  // V^T of keys [begin, end) of the block, by squares of kLanes pairs of keys x kLanes columns.
-  HWY_NOINLINE bool PackValues(const KvRows<T>& v, const KeyRange& step, int64_t begin,
-                               int64_t end) {
-    step_ = step;
-    std::fill(zeros_, zeros_ + head_dim_v_, hwy::ConvertScalarTo<T>(0.0f));
-    // Magnitudes, of which a NaN's or an infinity's is at least kInfinityBits.
-    auto largest = hn::Zero(kWords);
-    for (int64_t pair = begin / 2; pair < end / 2; pair += kLanes) {
-      const T* rows[2 * kLanes];
-      for (int64_t i = 0; i < 2 * kLanes; ++i) {
-        const int64_t key = block_begin_ + 2 * pair + i;
-        rows[i] = key >= step.begin && key < step.end ? v.Row(key) : zeros_;
-      }
-      const int64_t pairs = std::min(kLanes, v_stride_ - pair);
-      for (int64_t column = 0; column < OutRows(head_dim_v_); column += kLanes) {
-        hn::Vec<hn::ScalableTag<uint32_t>> square[kLanes];
-        if (column + kLanes <= head_dim_v_) {
-          LoadSquare(rows, column, WholeVector{}, square, &largest);
-        } else {
-          const int64_t columns = std::max<int64_t>(head_dim_v_ - column, 0);
-          LoadSquare(rows, column, PartOfVector{static_cast<size_t>(columns)}, square, &largest);
-        }
-        Transpose(kWords, square);
-        uint32_t* to = v_ + column * v_stride_ + pair;
-        const int64_t num_columns = std::min(kLanes, OutRows(head_dim_v_) - column);
-        for (int64_t i = 0; i < num_columns; ++i) {
-          if (pairs == kLanes) {
-            hn::StoreU(square[i], kWords, to + i * v_stride_);
-          } else {
-            hn::StoreN(square[i], kWords, to + i * v_stride_, static_cast<size_t>(pairs));
-          }
-        }
-      }
-    }
-    if (hn::AllTrue(kWords, hn::Lt(largest, hn::Set(kWords, kInfinityBits)))) return false;
-    ClearNonFinite(begin / 2, end / 2);
-    return true;
-  }
-
-  static constexpr uint32_t kInfinityBits = 0x7F80;
-
-  struct WholeVector {
-    HWY_INLINE auto operator()(const uint16_t* from) const { return hn::LoadU(kHalves, from); }
-  };
-  struct PartOfVector {
-    size_t count;
-    HWY_INLINE auto operator()(const uint16_t* from) const {
-      return hn::LoadN(kHalves, from, count);
-    }
-  };
-
-  // square[i]: columns [column, column + kLanes) of rows 2 i (low halves) and 2 i + 1.
-  template <class Load>
-  static HWY_INLINE void LoadSquare(const T* const* rows, int64_t column, const Load& load,
-                                    hn::Vec<hn::ScalableTag<uint32_t>>* square,
-                                    hn::Vec<hn::ScalableTag<uint32_t>>* largest) {
-    const auto magnitude = hn::Set(kWords, 0x7FFFu);
-    HWY_UNROLL(16)
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const auto first =
-          hn::PromoteTo(kWords, load(reinterpret_cast<const uint16_t*>(rows[2 * i] + column)));
-      const auto second =
-          hn::PromoteTo(kWords, load(reinterpret_cast<const uint16_t*>(rows[2 * i + 1] + column)));
-      *largest = hn::Max(*largest, hn::Max(hn::And(first, magnitude), hn::And(second, magnitude)));
-      square[i] = hn::Or(first, hn::ShiftLeft<16>(second));
-    }
-  }
-
-  HWY_NOINLINE void ClearNonFinite(int64_t pair_begin, int64_t pair_end) {
-    std::fill(non_finite_ + 2 * pair_begin, non_finite_ + 2 * pair_end, uint8_t{0});
-    for (int64_t column = 0; column < head_dim_v_; ++column) {
-      for (int64_t pair = pair_begin; pair < pair_end; ++pair) {
-        uint32_t& word = v_[column * v_stride_ + pair];
-        if ((word & 0x7FFFu) >= kInfinityBits) {
-          word &= 0xFFFF0000u;
-          non_finite_[2 * pair] = 1;
-        }
-        if ((word >> 16 & 0x7FFFu) >= kInfinityBits) {
-          word &= 0x0000FFFFu;
-          non_finite_[2 * pair + 1] = 1;
-        }
-      }
-    }
   }
 
   // One row of O^T += value * the weights of one key, but for the rows whose score was -inf.
@@ -327,9 +188,9 @@ class PairUnit {
     const hn::ScalableTag<float> d;
     const auto hidden = hn::Set(d, -kInfinity<float>);
     for (size_t at = 0; at < kVecs * hn::Lanes(d); at += hn::Lanes(d)) {
-      const auto words = hn::Load(kWords, pairs + at);
+      const auto words = hn::Load(Words(), pairs + at);
       const auto bits =
-          second ? hn::And(words, hn::Set(kWords, 0xFFFF0000u)) : hn::ShiftLeft<16>(words);
+          second ? hn::And(words, hn::Set(Words(), 0xFFFF0000u)) : hn::ShiftLeft<16>(words);
       const auto old = hn::Load(d, o + at);
       const auto sum = hn::MulAdd(hn::Set(d, value), hn::BitCast(d, bits), old);
       const auto is_hidden = hn::Eq(hn::Load(d, score + at), hidden);
@@ -339,14 +200,11 @@ class PairUnit {
 
   const int64_t head_dim_;
   const int64_t head_dim_v_;
-  const int64_t depth_;     // words of a row of Q and K
-  const int64_t v_stride_;  // words of a row of V^T
+  const int64_t depth_;  // words of a row of Q and K
   uint32_t* q_;
   uint32_t* k_;
-  uint32_t* v_;
+  PairColumns v_;
   uint32_t* p_;
-  T* zeros_;             // [head_dim_v]
-  uint8_t* non_finite_;  // [block_k], valid where LoadBlock found any
   int64_t block_begin_ = 0;
   KeyRange step_;
 };

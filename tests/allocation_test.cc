@@ -11,6 +11,7 @@
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
+#include "flashlane/rope.h"
 
 namespace {
 std::atomic<long> allocations{0};
@@ -131,6 +132,44 @@ TEST(AllocationTest, AWarmCallOnTheCacheAllocatesNothing) {
   const long before = allocations;
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
   EXPECT_EQ(allocations - before, 0);
+}
+
+TEST(AllocationTest, AWarmRotationAllocatesNothing) {
+  std::vector<float> pool(2 * 64 * 16 * 4 * 32), x(500 * 4 * 32), table(2 * 40 * 16);
+  std::vector<long> slots(500), positions(500);
+  for (size_t i = 0; i < 500; ++i) {
+    slots[i] = static_cast<long>(i * 7 % 1024) - 1;
+    positions[i] = static_cast<long>(i % 40);
+  }
+  const TensorView tokens(x.data(), DType::kF32, {500, 4, 32});
+  const TensorView batch(x.data(), DType::kF32, {2, 4, 250, 32});
+  RopeInputs inputs;
+  inputs.cos = ConstTensorView(table.data(), DType::kF32, {40, 16}, {32, 1});
+  inputs.sin = ConstTensorView(table.data() + 16, DType::kF32, {40, 16}, {32, 1});
+  KvAppendInputs append;
+  append.k = append.v = tokens;
+  append.slot_mapping = ConstTensorView(slots.data(), DType::kI64, {500});
+  append.rope = {inputs.cos, inputs.sin, ConstTensorView(positions.data(), DType::kI64, {500})};
+  const KvPools pools{TensorView(pool.data(), DType::kF32, {64, 16, 4, 32}),
+                      TensorView(pool.data() + pool.size() / 2, DType::kF32, {64, 16, 4, 32})};
+  for (const std::string& target : SupportedTargets()) {
+    ExecOptions options;
+    options.target = target.c_str();
+    options.num_threads = 1;
+    const auto call = [&] {
+      inputs.q = tokens;
+      inputs.positions = append.rope.positions;
+      const bool packed = ApplyRope(inputs, {}, {tokens, {}}, options).ok();
+      inputs.q = batch;
+      inputs.positions = ConstTensorView(positions.data(), DType::kI64, {2, 250});
+      return ApplyRope(inputs, {}, {batch, {}}, options).ok() && packed &&
+             KvAppend(append, pools, options).ok();
+    };
+    ASSERT_TRUE(call());
+    const long before = allocations;
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(call());
+    EXPECT_EQ(allocations - before, 0) << target;
+  }
 }
 
 // The count counts: a refused call builds a message.

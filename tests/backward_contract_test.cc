@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
 
 #include <functional>
 #include <string>
@@ -250,6 +252,29 @@ TEST(BackwardContractTest, ABudgetThatSufficesIsEnough) {
   call.options.max_scratch_bytes = 4 << 20;
   const Status status = call.Run();
   EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// One kv head is one piece, but threads share the tiles of its dbias.
+TEST(BackwardContractTest, TheBudgetCountsWhoWorksOnDbias) {
+  constexpr int64_t kLength = 300;
+  std::vector<float> rows(kLength, 0.5f), bias(kLength * kLength);
+  std::vector<float> dbias(kLength * kLength, -7.0f);
+  const ConstTensorView view(rows.data(), DType::kF32, {1, 1, kLength, 1});
+  BackwardInputs inputs;
+  inputs.forward.q = inputs.forward.k = inputs.forward.v = inputs.dout = view;
+  inputs.forward.bias = ConstTensorView(bias.data(), DType::kF32, {1, 1, kLength, kLength});
+  BackwardOutputs outputs;
+  outputs.dbias = TensorView(dbias.data(), DType::kF32, {1, 1, kLength, kLength});
+  ExecOptions options;
+  options.max_scratch_bytes = 10;
+  // Of machines with one core, too.
+  const tbb::global_control two(tbb::global_control::max_allowed_parallelism, 2);
+  tbb::task_arena arena(2);
+  const Status status =
+      arena.execute([&] { return AttentionBackward(inputs, {}, outputs, options); });
+  EXPECT_EQ(status.code(), StatusCode::kBudgetExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("(2 workers)"));
+  EXPECT_EQ(dbias, std::vector<float>(dbias.size(), -7.0f));
 }
 
 // dq, dk and dv as slices of one tensor, as the gradient of a fused projection is laid out.

@@ -166,6 +166,7 @@ TEST_P(BackwardHygieneTest, VisibleMinusInfinityWeighsNothing) {
   for (const OwnedTensor* tensor : {&result.dq, &result.dk, &result.dv}) {
     for (const double value : tensor->Values()) EXPECT_TRUE(std::isfinite(value));
   }
+  EXPECT_TRUE(Agrees(ReferenceOf(problem), result));
 }
 
 TEST_P(BackwardHygieneTest, ScoresFarApart) {
@@ -296,6 +297,22 @@ TEST_P(BackwardGuardPageTest, KeysPastKLenAreNeverRead) {
     std::vector<double> dv = expected.dv.Values();
     dv.resize(10 * 1000);
     EXPECT_EQ(result.dv.Values(), dv) << k_len;
+  }
+}
+
+// A NaN or an infinity in any operand reaches the gradients that it reaches in the oracle, and no
+// others.
+TEST_P(BackwardHygieneTest, NumbersThatAreNoneReachWhatTheyReachInTheOracle) {
+  for (const double value : {kNan, kInf, -kInf}) {
+    for (int operand = 0; operand < 4; ++operand) {
+      BackwardProblem problem = Make(Small(20, 40));
+      OwnedTensor* const tensors[] = {&problem.problem.q, &problem.problem.k, &problem.problem.v,
+                                      &problem.dout};
+      const bool of_keys = operand == 1 || operand == 2;  // there is one kv head
+      tensors[operand]->Set({0, of_keys ? 0 : 1, 7, 3}, value);
+      EXPECT_TRUE(Agrees(ReferenceOf(problem), Run(problem)))
+          << "operand " << operand << " " << value;
+    }
   }
 }
 

@@ -2,9 +2,11 @@
 #include "flashlane/attention.h"
 #include "flashlane/backward.h"
 #include "flashlane/export.h"
+#include "flashlane/flat.h"
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
 #include "flashlane/paged.h"
+#include "flashlane/rope.h"
 #include "flashlane/status.h"
 #include "flashlane/tensor.h"
 

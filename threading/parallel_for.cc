@@ -79,8 +79,10 @@ int AvailableThreads() noexcept {
 
 bool ParallelFor(int64_t num_tasks, const ParallelOptions& options, TaskFunction run) noexcept {
   if (num_tasks <= 0) return true;
-  const Scratch scratch(options.scratch_bytes);
-  if (!scratch.ok()) return false;
+  const Scratch borrowed(options.caller_scratch == nullptr ? options.scratch_bytes : 0);
+  if (!borrowed.ok()) return false;
+  void* const scratch =
+      options.caller_scratch == nullptr ? borrowed.data() : options.caller_scratch;
 
   int64_t workers = 1;
   if (num_tasks > 1 && options.max_threads != 1) {
@@ -88,17 +90,17 @@ bool ParallelFor(int64_t num_tasks, const ParallelOptions& options, TaskFunction
     if (options.max_threads > 0) workers = std::min<int64_t>(workers, options.max_threads);
   }
   if (workers == 1) {
-    for (int64_t task = 0; task < num_tasks; ++task) run(task, scratch.data());
+    for (int64_t task = 0; task < num_tasks; ++task) run(task, scratch);
     return true;
   }
 
   Call call{num_tasks, options.scratch_bytes, run};
   try {
-    RunWorkers(call, static_cast<int>(workers), scratch.data());
+    RunWorkers(call, static_cast<int>(workers), scratch);
   } catch (...) {
     // Tasks do not throw: oneTBB lacked memory or threads. All workers that started have ended.
   }
-  call.TakeTasks(scratch.data());  // whatever nobody took; commonly nothing
+  call.TakeTasks(scratch);  // whatever nobody took; commonly nothing
   return true;
 }
 

@@ -12,6 +12,8 @@ namespace flashlane::threading {
 struct ParallelOptions {
   int max_threads = 0;       // the calling thread counts; 0 or less: as many as the arena has
   size_t scratch_bytes = 0;  // per worker
+  // The calling thread's, of scratch_bytes, where it is held already: then nothing can fail.
+  void* caller_scratch = nullptr;
 };
 
 // How long a task should last at least: what Partition's min_task_cost should be worth. Measured

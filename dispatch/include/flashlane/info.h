@@ -31,7 +31,7 @@ struct KernelInfo {
   // What multiplies on each of SupportedTargets(): "fma" (multiply-adds in F32, in F64 for F64;
   // BF16 and F16 are promoted to F32. SSE2 has no fused ones and multiplies and adds separately),
   // "bf16 dot" (pairs of bf16, summed in F32), "amx" (tiles of bf16, summed in F32); "scalar" where
-  // not vectorised. Empty for merge_states and the kv_ kernels.
+  // not vectorised. Empty for merge_states, rope and the kv_ kernels.
   std::vector<std::string> units;
 };
 FLASHLANE_API std::vector<KernelInfo> Kernels();

@@ -27,6 +27,17 @@ struct ConstKvPools {
   ConstTensorView v_cache;
 };
 
+// Turns k on its way into the cache (flashlane/rope.h): the bits of ApplyRope and then KvAppend,
+// and k itself stays as it is. The rotated dimensions are the first rotary_dim of each head.
+struct KvRope {
+  ConstTensorView cos;  // [num_positions, rotary_dim / 2], F32 (F64 for F64); absent: no rotation
+  ConstTensorView sin;  // the same
+  // [num_tokens], I32 or I64: the tables' row for each token, within [0, num_positions). Those of
+  // skipped tokens may be anything.
+  ConstTensorView positions;
+  bool interleaved = false;  // as in RopeParams
+};
+
 // New tokens, in the pools' dtype; a stride of 0 broadcasts.
 struct KvAppendInputs {
   ConstTensorView k;  // [num_tokens, Hkv, D]
@@ -35,13 +46,15 @@ struct KvAppendInputs {
   // s % block_size of block s / block_size. -1 skips the token (padding); every other value must
   // lie within [0, num_blocks * block_size).
   ConstTensorView slot_mapping;
+  KvRope rope = {};
 };
 
 // All three calls copy bits, without arithmetic: no flops, no scratch, so no work budget refuses
-// them; of ExecOptions, kernel and accumulator are ignored. Everything is checked before anything
+// them (a rotation of k has 3 flops per element of it); of ExecOptions, kernel and accumulator are
+// ignored. Everything is checked before anything
 // is written: on any error no byte of a pool has changed. Their effect is that of copying item by
 // item in the order given, for any number of threads. Pools share no memory with an input.
-// Errors: kInvalidArgument, kUnsupported (target).
+// Errors: kInvalidArgument, kUnsupported (target), with a rotation also kBudgetExceeded.
 
 // Writes k and v into the pools at slot_mapping: vLLM's reshape_and_cache. Where a slot is named
 // more than once, the last token that names it stays. Slots that are not named keep their bytes.
