@@ -138,7 +138,8 @@ std::string ProseOf(const Contract& contract) {
 std::string PrecisionNotesOf(const Contract& contract) {
   const std::string shared =
       " Same bits on repeat, for any number of threads, and for a sequence alone or in a batch. "
-      "No bound holds for all inputs; measured_max_absolute is of standard normal operands.";
+      "No bound holds for all inputs; measured_max_absolute is of standard normal operands, "
+      "300 keys.";
   if (IsNaive(contract)) {
     return "Math in T, rounded after every operation; precision-sensitive at BF16/F16. Same bits "
            "on "

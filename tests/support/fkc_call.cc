@@ -82,7 +82,8 @@ void FkcCall::MakeInput(const YAML::Node& operand, DType dtype, const FkcSizes& 
   const DType own = is_integer ? DType::kU32 : dtype;
   ConstTensorView view(nullptr, own, operand["rank"].as<int>(), shape.data());
   const auto count = static_cast<size_t>(NumElements(view));
-  Memory memory{std::vector<std::byte>(count * DTypeSize(own) + 2 * kSlack)};
+  // Room for any dtype.
+  Memory memory{std::vector<std::byte>(count * sizeof(double) + 2 * kSlack)};
   std::byte* data = memory.At(0);
   if (is_integer) {
     for (uint32_t i = 0; i < count; ++i) {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -24,6 +24,7 @@ struct FkcSection {
   int num_blocks = 0;
   YAML::Node block;
 };
+inline void PrintTo(const FkcSection& section, std::ostream* out) { *out << section.title; }
 
 struct FkcDocument {
   std::string name;
