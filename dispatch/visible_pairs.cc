@@ -60,8 +60,8 @@ Uint128 AllVisiblePairs(const kernels::ForwardArgs& args) {
   };
   Uint128 pairs = 0;
   if (AlikeSequences(args)) {
-    pairs = SaturatingProduct128(args.batch == 0 ? 0 : pairs_of(0),
-                                 static_cast<Uint128>(args.batch));
+    pairs =
+        SaturatingProduct128(args.batch == 0 ? 0 : pairs_of(0), static_cast<Uint128>(args.batch));
   } else {
     for (int64_t b = 0; b < args.batch; ++b) pairs = SaturatingSum128(pairs, pairs_of(b));
   }

