@@ -48,7 +48,8 @@ missing_programs() {
 }
 
 missing_libraries() {
-  local wanted=(libtbb-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  local wanted=(libtbb-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libyaml-cpp-dev
+    libbenchmark-dev)
   local installed
   command -v dpkg-query >/dev/null || return 0
   # shellcheck disable=SC2016  # ${...} is dpkg-query's own format language

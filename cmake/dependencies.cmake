@@ -1,5 +1,6 @@
 # What Flashlane stands on, as imported targets: hwy::hwy, TBB::tbb, spdlog::spdlog, and by option CLI11::CLI11,
-# nlohmann_json::nlohmann_json, GTest::gtest, GTest::gmock, benchmark::benchmark.
+# nlohmann_json::nlohmann_json, GTest::gtest, GTest::gmock, yaml-cpp::yaml-cpp,
+# benchmark::benchmark.
 #
 # An installed package of the right version always comes first. Highway and oneTBB, which some distributions have too
 # old or not at all, may be built from a pinned source instead. cmake/bootstrap.sh brings what is missing.
@@ -144,6 +145,12 @@ endif()
 if(FLASHLANE_BUILD_TESTS)
   flashlane_require(GTest GTest::gtest libgtest-dev)
   flashlane_require(GTest GTest::gmock libgmock-dev)
+  find_package(yaml-cpp CONFIG QUIET)
+  if(TARGET yaml-cpp AND NOT TARGET yaml-cpp::yaml-cpp) # before 0.8
+    add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED)
+    target_link_libraries(yaml-cpp::yaml-cpp INTERFACE yaml-cpp)
+  endif()
+  flashlane_require(yaml-cpp yaml-cpp::yaml-cpp libyaml-cpp-dev)
 endif()
 if(FLASHLANE_BUILD_BENCH)
   flashlane_require(benchmark benchmark::benchmark libbenchmark-dev)

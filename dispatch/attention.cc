@@ -137,18 +137,43 @@ uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::Fo
   return grid.ok() ? ScratchBytes(grid, std::min<int64_t>(threads, grid.size())) : 0;
 }
 
-Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
-                  Operation operation) {
-  Target target;
-  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
-  const KernelRow* row = FindKernel(options.kernel, dtype, operation);
-  if (row == nullptr) {
+namespace {
+
+// Who does it, with how many threads.
+Status Prepare(DType dtype, const ExecOptions& options, Operation operation, Target* target,
+               const KernelRow** row, int* threads) {
+  if (Status status = ResolveTarget(options.target, target); !status.ok()) return status;
+  *row = FindKernel(options.kernel, dtype, operation);
+  if (*row == nullptr) {
     return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel, operation) +
                                " is no attention kernel for dtype " + DTypeName(dtype));
   }
   if (Status status = CheckAccumulator(options); !status.ok()) return status;
+  return ThreadLimit(options, threads);
+}
+
+}  // namespace
+
+Status ForwardScratchBytes(const kernels::ForwardArgs& args, DType dtype,
+                           const ExecOptions& options, Operation operation, uint64_t* bytes) {
+  Target target;
+  const KernelRow* row = nullptr;
   int threads = 1;
-  if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
+  if (Status status = Prepare(dtype, options, operation, &target, &row, &threads); !status.ok()) {
+    return status;
+  }
+  *bytes = ForwardScratchBytes(args, row->forward(target.bit), threads);
+  return {};
+}
+
+Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
+                  Operation operation) {
+  Target target;
+  const KernelRow* row = nullptr;
+  int threads = 1;
+  if (Status status = Prepare(dtype, options, operation, &target, &row, &threads); !status.ok()) {
+    return status;
+  }
 
   args.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
   if (args.batch == 0 || args.seqlen_q == 0) return {};

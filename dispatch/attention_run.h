@@ -19,6 +19,8 @@ Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& opt
 // Working memory of such a call in all.
 uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
                              int threads);
+Status ForwardScratchBytes(const kernels::ForwardArgs& args, DType dtype,
+                           const ExecOptions& options, Operation operation, uint64_t* bytes);
 
 Status OutOfScratch(uint64_t bytes);
 Status OverFlops(uint64_t flops, const ExecOptions& options);

@@ -246,30 +246,53 @@ Status FillForward(const kernels::BackwardArgs& args, DType dtype, const ExecOpt
   return RunForward(args.forward, dtype, forward);
 }
 
+// What a call needs besides its tensors.
+struct Needs {
+  bool forward_results = false;  // the kernel reads them
+  bool runs_forward = false;     // and they were not kept
+  size_t workspace_bytes = 0;    // for the forward's results
+  size_t memory_bytes = 0;       // those, and the sums of bias and of the shorter side
+  int64_t workers = 1;
+  uint64_t scratch_bytes = 0;  // of all together
+};
+
+Needs NeedsOf(const KernelRow& row, const Target& target, const kernels::BackwardArgs& args,
+              const BackwardGrid& grid, int threads) {
+  const kernels::BackwardEntry entry = row.backward(target.bit);
+  Needs needs;
+  needs.forward_results = entry.plan(args, {}).needs_forward;
+  needs.runs_forward = needs.forward_results && !Workspace::HasForward(args);
+  needs.workspace_bytes = needs.forward_results ? Workspace(args, row.dtype).bytes() : 0;
+  const BiasTiles bias_tiles(entry, args);
+  needs.memory_bytes = needs.workspace_bytes + bias_tiles.sum_bytes() + grid.part_bytes();
+  needs.workers =
+      std::min<int64_t>(threads, std::max<int64_t>({grid.num_pieces(), bias_tiles.units(), 1}));
+  needs.scratch_bytes =
+      SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(needs.workers));
+  if (needs.runs_forward) {
+    const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
+    needs.scratch_bytes =
+        std::max(needs.scratch_bytes,
+                 ForwardScratchBytes(args.forward, forward->forward(target.bit), threads));
+  }
+  needs.scratch_bytes = SaturatingSum(needs.scratch_bytes, needs.memory_bytes);
+  return needs;
+}
+
+Status OutOfLists() {
+  return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
+}
+
 Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* args, int threads,
            const ExecOptions& options) {
   const kernels::BackwardEntry entry = row.backward(target.bit);
   BackwardGrid grid(*args, entry);
-  if (!grid.ok()) {
-    return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
-  }
-  const bool needs_forward = entry.plan(*args, {}).needs_forward;
-  const bool runs_forward = needs_forward && !Workspace::HasForward(*args);
-  const kernels::BackwardArgs asked = *args;
-  Workspace workspace(asked, row.dtype);
-  const BiasTiles bias_tiles(entry, *args);
-  const size_t workspace_bytes = needs_forward ? workspace.bytes() : 0;
-  const size_t bytes = workspace_bytes + bias_tiles.sum_bytes() + grid.part_bytes();
-  const int64_t workers =
-      std::min<int64_t>(threads, std::max<int64_t>({grid.num_pieces(), bias_tiles.units(), 1}));
-  uint64_t scratch = SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(workers));
-  if (runs_forward) {
-    const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
-    scratch = std::max(scratch,
-                       ForwardScratchBytes(args->forward, forward->forward(target.bit), threads));
-  }
-  scratch = SaturatingSum(scratch, bytes);
-  if (Status status = CheckBudget(*args, runs_forward, scratch, workers, options); !status.ok()) {
+  if (!grid.ok()) return OutOfLists();
+  const Needs needs = NeedsOf(row, target, *args, grid, threads);
+  const size_t bytes = needs.memory_bytes;
+  if (Status status =
+          CheckBudget(*args, needs.runs_forward, needs.scratch_bytes, needs.workers, options);
+      !status.ok()) {
     return status;
   }
   if (DebugLogEnabled()) {
@@ -278,12 +301,14 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
                   " pieces, scratch " + std::to_string(grid.scratch_bytes()) +
                   " bytes, workspace " + std::to_string(bytes) + " bytes");
   }
+  const BiasTiles bias_tiles(entry, *args);
   const threading::Scratch memory(bytes);
   if (!memory.ok()) return OutOfScratch(bytes);
-  if (needs_forward) workspace.Assign(memory.data(), args);
-  std::byte* const bias_sums = static_cast<std::byte*>(memory.data()) + workspace_bytes;
+  const kernels::BackwardArgs asked = *args;
+  if (needs.forward_results) Workspace(asked, row.dtype).Assign(memory.data(), args);
+  std::byte* const bias_sums = static_cast<std::byte*>(memory.data()) + needs.workspace_bytes;
   grid.set_parts(bias_sums + bias_tiles.sum_bytes());
-  if (runs_forward) {
+  if (needs.runs_forward) {
     if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
   }
   const Stages stages(threads, grid.scratch_bytes());
@@ -294,22 +319,46 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   return {};
 }
 
-}  // namespace
-
-Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& options) {
-  Target target;
-  if (Status status = ResolveTarget(options.target, &target); !status.ok()) return status;
-  const KernelRow* row = FindKernel(options.kernel, dtype, Operation::kBackward);
-  if (row == nullptr) {
+// Who does it, with how many threads.
+Status Prepare(DType dtype, const ExecOptions& options, Target* target, const KernelRow** row,
+               int* threads) {
+  if (Status status = ResolveTarget(options.target, target); !status.ok()) return status;
+  *row = FindKernel(options.kernel, dtype, Operation::kBackward);
+  if (*row == nullptr) {
     return Status::Unsupported(std::string("kernel: ") +
                                KernelName(options.kernel, Operation::kBackward) +
                                " is no backward kernel for dtype " + DTypeName(dtype));
   }
   if (Status status = CheckAccumulator(options); !status.ok()) return status;
+  return ThreadLimit(options, threads);
+}
+
+}  // namespace
+
+Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& options) {
+  Target target;
+  const KernelRow* row = nullptr;
   int threads = 1;
-  if (Status status = ThreadLimit(options, &threads); !status.ok()) return status;
+  if (Status status = Prepare(dtype, options, &target, &row, &threads); !status.ok()) {
+    return status;
+  }
   args.forward.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
   return Run(*row, target, &args, threads, options);
+}
+
+Status BackwardScratchBytes(const kernels::BackwardArgs& args, DType dtype,
+                            const ExecOptions& options, uint64_t* bytes) {
+  Target target;
+  const KernelRow* row = nullptr;
+  int threads = 1;
+  if (Status status = Prepare(dtype, options, &target, &row, &threads); !status.ok()) {
+    return status;
+  }
+  const kernels::BackwardEntry entry = row->backward(target.bit);
+  const BackwardGrid grid(args, entry);
+  if (!grid.ok()) return OutOfLists();
+  *bytes = NeedsOf(*row, target, args, grid, threads).scratch_bytes;
+  return {};
 }
 
 }  // namespace flashlane

@@ -2,6 +2,8 @@
 #ifndef FLASHLANE_DISPATCH_BACKWARD_RUN_H_
 #define FLASHLANE_DISPATCH_BACKWARD_RUN_H_
 
+#include <cstdint>
+
 #include "flashlane/attention.h"
 #include "flashlane/status.h"
 #include "kernels/backward_args.h"
@@ -13,6 +15,10 @@ namespace flashlane {
 // inputs); dout; those of dq, dk, dv, dbias and dsinks that are asked for. The sums and delta are
 // made here. May throw std::bad_alloc before anything is written.
 Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& options);
+
+// Working memory of such a call in all, as its budget counts it.
+Status BackwardScratchBytes(const kernels::BackwardArgs& args, DType dtype,
+                            const ExecOptions& options, uint64_t* bytes);
 
 }  // namespace flashlane
 

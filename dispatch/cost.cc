@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "dispatch/visible_pairs.h"
+#include "dispatch/wide.h"
 #include "kernels/mask.h"
 
 namespace flashlane {
@@ -17,32 +19,6 @@ uint64_t FlopsPerPair(const kernels::ForwardArgs& args) {
 uint64_t SizeWithin(const kernels::KeyRange& keys, const kernels::KeyRange& range) {
   return static_cast<uint64_t>(
       kernels::KeyRange{std::max(keys.begin, range.begin), std::min(keys.end, range.end)}.size());
-}
-
-// Visible pairs of queries [i_begin, i_end) of one head and keys of `range`. O(1) without windows,
-// else O(queries).
-uint64_t VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_t i_end,
-                      const kernels::KeyRange& range) {
-  if (mask.window_left == kernels::kUnlimited && mask.window_right == kernels::kUnlimited) {
-    return SaturatingProduct(static_cast<uint64_t>(i_end - i_begin),
-                             SizeWithin({0, mask.k_len}, range));
-  }
-  uint64_t pairs = 0;
-  for (int64_t i = i_begin; i < i_end; ++i) {
-    pairs = SaturatingSum(pairs, SizeWithin(mask.Visible(i), range));
-  }
-  return pairs;
-}
-
-// Of all heads of all sequences.
-uint64_t AllVisiblePairs(const kernels::ForwardArgs& args) {
-  uint64_t pairs = 0;
-  for (int64_t b = 0; b < args.batch; ++b) {
-    const kernels::Sequence sequence = kernels::Sequence::Of(args, b);
-    const kernels::SequenceMask mask = kernels::SequenceMask::Of(args, sequence);
-    pairs = SaturatingSum(pairs, VisiblePairs(mask, 0, sequence.seqlen_q, {0, sequence.k_len}));
-  }
-  return SaturatingProduct(pairs, static_cast<uint64_t>(args.num_heads));
 }
 
 uint64_t BackwardFlopsPerPair(const kernels::BackwardArgs& args) {
@@ -85,7 +61,8 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
 
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
   const TileExtent extent(args, tile);
-  const uint64_t pairs = VisiblePairs(extent.mask, extent.i_begin, extent.i_end, extent.keys);
+  const uint64_t pairs =
+      Saturated64(VisiblePairs(extent.mask, extent.i_begin, extent.i_end, extent.keys));
   return SaturatingProduct(
       SaturatingProduct(pairs, static_cast<uint64_t>(args.group() * tile.num_kv_heads)),
       FlopsPerPair(args));
@@ -105,19 +82,27 @@ uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile) {
   return SaturatingSum(TileFlops(args, tile), moved);
 }
 
+Uint128 WideForwardFlops(const kernels::ForwardArgs& args) {
+  return SaturatingProduct128(AllVisiblePairs(args), FlopsPerPair(args));
+}
+
 uint64_t ForwardFlops(const kernels::ForwardArgs& args) {
-  return SaturatingProduct(AllVisiblePairs(args), FlopsPerPair(args));
+  return Saturated64(WideForwardFlops(args));
+}
+
+Uint128 WideBackwardFlops(const kernels::BackwardArgs& args) {
+  return SaturatingProduct128(AllVisiblePairs(args.forward), BackwardFlopsPerPair(args));
 }
 
 uint64_t BackwardFlops(const kernels::BackwardArgs& args) {
-  return SaturatingProduct(AllVisiblePairs(args.forward), BackwardFlopsPerPair(args));
+  return Saturated64(WideBackwardFlops(args));
 }
 
 uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile) {
   const kernels::ForwardArgs& forward = args.forward;
   const auto mask = kernels::SequenceMask::Of(forward, kernels::Sequence::Of(forward, tile.batch));
   const uint64_t pairs =
-      VisiblePairs(mask, tile.q_begin, tile.q_end, {tile.key_begin, tile.key_end});
+      Saturated64(VisiblePairs(mask, tile.q_begin, tile.q_end, {tile.key_begin, tile.key_end}));
   const auto group = static_cast<uint64_t>(forward.group());
   const uint64_t moved = SaturatingProduct(
       static_cast<uint64_t>(forward.head_dim) + static_cast<uint64_t>(forward.head_dim_v),

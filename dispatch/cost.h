@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "dispatch/wide.h"
 #include "kernels/args.h"
 #include "kernels/backward_args.h"
 #include "threading/parallel_for.h"
@@ -18,6 +19,7 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b);
 // mask and -inf biases are not looked at. Saturates at the largest uint64.
 uint64_t TileFlops(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 uint64_t ForwardFlops(const kernels::ForwardArgs& args);
+Uint128 WideForwardFlops(const kernels::ForwardArgs& args);  // the same, of any lengths
 
 // Of MergeStates over `batch` sequences: three per element. What it costs is memory:
 // kMergeElementCost in the unit of TileCost, from 0.5 ns per element (two loads and a store of four
@@ -36,6 +38,7 @@ uint64_t TileCost(const kernels::ForwardArgs& args, const kernels::Tile& tile);
 // Of the five products of the backward over visible pairs, without those that nobody asked for;
 // and as TileCost, for a tile of it.
 uint64_t BackwardFlops(const kernels::BackwardArgs& args);
+Uint128 WideBackwardFlops(const kernels::BackwardArgs& args);
 uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile);
 
 // A task is worth spawning from here on: threading::kMinTaskNanoseconds at 50 flop/ns, about what

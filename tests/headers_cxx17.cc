@@ -2,6 +2,7 @@
 #include "flashlane/attention.h"
 #include "flashlane/backward.h"
 #include "flashlane/export.h"
+#include "flashlane/fkc.h"
 #include "flashlane/flat.h"
 #include "flashlane/info.h"
 #include "flashlane/kv_cache.h"
@@ -40,5 +41,18 @@ int main() {
   backward.dout = flashlane::ConstTensorView(&dout, flashlane::DType::kF32, {1, 1, 1, 1});
   flashlane::BackwardOutputs gradients;
   gradients.dv = flashlane::TensorView(&dv, flashlane::DType::kF32, {1, 1, 1, 1});
-  return flashlane::AttentionBackward(backward, {}, gradients).ok() && dv == 2 ? 0 : 1;
+  if (!flashlane::AttentionBackward(backward, {}, gradients).ok() || dv != 2) return 1;
+  const flashlane::fkc::KernelRef run = flashlane::fkc::Resolve("flashlane::fkc::attention_naive");
+  const flashlane::ConstTensorView operands[] = {inputs.q, inputs.k, inputs.v};
+  const flashlane::fkc::Param params[] = {flashlane::fkc::Param::F32("softmax_scale", 1.0f),
+                                          flashlane::fkc::Param::Bool("causal", false)};
+  flashlane::fkc::KernelCall call;
+  call.inputs = operands;
+  call.num_inputs = 3;
+  call.outputs = &outputs.out;
+  call.num_outputs = 1;
+  call.params = params;
+  call.num_params = 2;
+  out = 0;
+  return run != nullptr && run(call).ok() && out == 3 ? 0 : 1;
 }

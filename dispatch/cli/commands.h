@@ -28,6 +28,12 @@ struct RunOptions {
 };
 Status Run(const RunOptions& options);
 
+struct ContractsOptions {
+  std::string kernel;  // empty: all
+  std::string folder;  // empty: print
+};
+Status Contracts(const ContractsOptions& options, std::ostream& out);
+
 struct VerifyOptions {
   std::vector<std::string> paths;
   std::string kernels = "all";  // these three: comma-separated names, or "all"

@@ -108,6 +108,16 @@ std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* opt
   };
 }
 
+std::function<int()> AddContracts(CLI::App* app, flashlane::cli::ContractsOptions* options) {
+  CLI::App* contracts = app->add_subcommand(
+      "contracts", "Kernel contracts (FKC version 1): what each kernel accepts, returns and costs");
+  contracts->add_option("--kernel", options->kernel,
+                        "naive, flash, paged, paged_naive, backward, backward_naive; default: all");
+  contracts->add_option("--out", options->folder,
+                        "Folder for one file per kernel; default: print them");
+  return [options] { return ExitCode(flashlane::cli::Contracts(*options, std::cout), 0); };
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Attention on CPUs: compute it, and verify it on every instruction set.",
                "flashlane");
@@ -116,9 +126,11 @@ int Main(int argc, char** argv) {
   flashlane::cli::InfoOptions info_options;
   flashlane::cli::RunOptions run_options;
   flashlane::cli::VerifyOptions verify_options;
+  flashlane::cli::ContractsOptions contracts_options;
   const std::function<int()> info = AddInfo(&app, &info_options);
   const std::function<int()> run = AddRun(&app, &run_options);
   const std::function<int()> verify = AddVerify(&app, &verify_options);
+  const std::function<int()> contracts = AddContracts(&app, &contracts_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -126,6 +138,7 @@ int Main(int argc, char** argv) {
     return app.exit(error);  // --help, --version
   }
   if (app.got_subcommand("info")) return info();
+  if (app.got_subcommand("contracts")) return contracts();
   return app.got_subcommand("run") ? run() : verify();
 }
 

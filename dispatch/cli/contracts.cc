@@ -1,0 +1,80 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <ostream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "dispatch/cli/commands.h"
+#include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/text.h"
+#include "flashlane/fkc.h"
+
+namespace flashlane::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status SelectDocuments(const std::string& kernel, std::vector<std::string>* names) {
+  *names = fkc::Documents();
+  if (kernel.empty()) return {};
+  std::string name = FullKernelName(kernel);
+  if (name.empty()) name = kernel;
+  if (std::find(names->begin(), names->end(), name) == names->end()) {
+    return Status::InvalidArgument("--kernel: " + Quoted(kernel) + " has no contract (" +
+                                   Join(*names, ", ") + ")");
+  }
+  *names = {name};
+  return {};
+}
+
+// All or nothing of a file: written beside it, then renamed.
+Status WriteText(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".tmp";
+  errno = 0;
+  std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
+  stream << text;
+  stream.close();
+  std::error_code error;
+  if (stream.good()) {
+    fs::rename(temporary, path, error);
+    if (!error) return {};
+  } else {
+    error = std::error_code(errno, std::generic_category());
+  }
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  return Status::InvalidArgument("--out: " + Quoted(path.string()) +
+                                 " cannot be written: " + error.message());
+}
+
+}  // namespace
+
+Status Contracts(const ContractsOptions& options, std::ostream& out) {
+  std::vector<std::string> names;
+  if (Status status = SelectDocuments(options.kernel, &names); !status.ok()) return status;
+  if (!options.folder.empty()) {
+    std::error_code error;
+    fs::create_directories(options.folder, error);
+    if (error) {
+      return Status::InvalidArgument("--out: " + Quoted(options.folder) +
+                                     " is no folder: " + error.message());
+    }
+  }
+  for (const std::string& name : names) {
+    std::string text;
+    if (Status status = fkc::Document(name, &text); !status.ok()) return status;
+    if (options.folder.empty()) {
+      out << (name == names.front() ? "" : "\n") << text;
+      continue;
+    }
+    const Status status = WriteText(fs::path(options.folder) / (name + ".fkc.md"), text);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace flashlane::cli
