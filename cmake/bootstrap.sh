@@ -8,6 +8,7 @@
 #   cmake/bootstrap.sh --tools    also clang-format, clang-tidy and shellcheck, for cmake/check.sh --tidy
 #   cmake/bootstrap.sh --tsan     also a oneTBB built for the thread sanitizer, for the tsan preset;
 #                                 exit code 3: everything else is ready, but oneTBB's source is not to be had
+#   cmake/bootstrap.sh --aarch64  also cross compilers, qemu and arm64 libraries, for the aarch64 presets; the same code 3
 #
 # FLASHLANE_HIGHWAY_URL, FLASHLANE_ONETBB_URL: take that archive (file:///... too) instead; the pinned SHA-256 holds.
 set -euo pipefail
@@ -15,6 +16,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 deps=$root/build/deps
 readonly minimum_cmake=3.25 minimum_highway=1.2 no_source=3
+readonly libraries=(libtbb-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libyaml-cpp-dev
+  libbenchmark-dev)
 
 say() { printf 'bootstrap: %s\n' "$*"; }
 warn() { printf 'bootstrap: %s\n' "$*" >&2; }
@@ -25,6 +28,8 @@ die() {
 
 # shellcheck source=cmake/sources.sh
 source "$root/cmake/sources.sh"
+# shellcheck source=cmake/sysroot.sh
+source "$root/cmake/sysroot.sh"
 
 # ---- packages
 
@@ -48,13 +53,11 @@ missing_programs() {
 }
 
 missing_libraries() {
-  local wanted=(libtbb-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libgtest-dev libgmock-dev libyaml-cpp-dev
-    libbenchmark-dev)
   local installed
   command -v dpkg-query >/dev/null || return 0
   # shellcheck disable=SC2016  # ${...} is dpkg-query's own format language
-  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null || true)
-  for library in "${wanted[@]}"; do
+  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${libraries[@]}" 2>/dev/null || true)
+  for library in "${libraries[@]}"; do
     grep -qx "$library installed" <<<"$installed" || echo "$library"
   done
 }
@@ -166,16 +169,17 @@ provide_tsan_tbb() {
 # ----
 
 parse_arguments() {
-  with_tools='' with_tsan=''
+  with_tools='' with_tsan='' with_aarch64=''
   while (($#)); do
     case $1 in
       --tools) with_tools=1 ;;
       --tsan) with_tsan=1 ;;
+      --aarch64) with_aarch64=1 ;;
       -h | --help)
         sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-      *) die "unknown argument '$1' (there are --tools and --tsan)" ;;
+      *) die "unknown argument '$1' (there are --tools, --tsan and --aarch64)" ;;
     esac
     shift
   done
@@ -212,6 +216,7 @@ main() {
   check_cmake
   provide_highway
   if [[ $with_tsan ]]; then provide_tsan_tbb; fi
+  if [[ $with_aarch64 ]]; then provide_aarch64; fi
   say "ready"
 }
 

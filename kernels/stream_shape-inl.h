@@ -33,8 +33,11 @@ struct StreamShape {
   using C = C_;
   static constexpr size_t kRows = kRows_;
   static constexpr size_t kLanes = hn::MaxLanes(Tag<C>());
-  // At least eight, for the latency of eight multiply-adds in flight.
-  static constexpr size_t kSums = std::max<size_t>(kLanes, kBundleRows);
+  // At least eight, for the latency of eight multiply-adds in flight. 32 registers of 128 bits hold
+  // sixteen beside eight rows of q and a key: two keys for each load of q, and pairs of keys whole.
+  static constexpr bool kManySmallRegisters = kNumRegisters >= 32 && kLanes * sizeof(C) == 16;
+  static constexpr size_t kSums =
+      std::max<size_t>(kLanes, kManySmallRegisters ? 2 * kBundleRows : kBundleRows);
   static constexpr size_t kKeys = size_t{1} << hwy::FloorLog2(kSums / kRows);
   static constexpr size_t kTiles = kUnitKeys / kKeys;
   static constexpr size_t kScores = kTiles * kSums;  // of one step

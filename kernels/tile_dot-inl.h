@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 #include "kernels/block_sizes.h"
@@ -26,6 +27,34 @@ namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+
+// One pair of the left operand, and sum + its products with `pairs`.
+#if HWY_ARCH_ARM_A64
+// As LoadBroadcast of tile_matmul-inl.h. Inline assembly, because clang 19 does not find the form
+// of the instruction that multiplies by one lane.
+HWY_INLINE float LoadPair(const uint32_t* from) {
+  float lane;
+  std::memcpy(&lane, from, sizeof(lane));
+  asm("" : "+w"(lane));
+  return lane;
+}
+HWY_INLINE hn::Vec128<float> AddPairProducts(hn::Vec128<uint32_t> pairs, float lane,
+                                             hn::Vec128<float> sum) {
+  asm("bfdot %0.4s, %1.8h, %2.2h[0]" : "+w"(sum.raw) : "w"(pairs.raw), "w"(lane));
+  return sum;
+}
+#else
+HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> LoadPair(const uint32_t* from) {
+  return hn::Set(hn::ScalableTag<uint32_t>(), *from);
+}
+template <class V, class VU>
+HWY_INLINE V AddPairProducts(VU pairs, VU a, V sum) {
+  const hn::DFromV<V> d;
+  const hn::Repartition<hwy::bfloat16_t, decltype(d)> d16;
+  V none = hn::Zero(d);  // the instruction adds both products of a pair to one sum
+  return hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, a), hn::BitCast(d16, pairs), sum, none);
+}
+#endif
 
 struct DotTiles {
   static constexpr const char* kName = "bf16 dot";
@@ -50,7 +79,6 @@ struct DotTiles {
   static HWY_INLINE void MultiplyTile(const PairProduct& p, int64_t m, Accumulate accumulate) {
     const hn::ScalableTag<float> d;
     const hn::ScalableTag<uint32_t> du;
-    const hn::Repartition<hwy::bfloat16_t, decltype(d)> d16;
     using V = hn::Vec<decltype(d)>;
     const size_t lanes = hn::Lanes(d);
     float* HWY_RESTRICT c = p.c + m * Panel::kRows;
@@ -66,22 +94,17 @@ struct DotTiles {
                         : hn::Mul(hn::Load(d, at), hn::Load(d, p.scale + v * lanes));
       }
     }
-    V none = hn::Zero(d);  // the instruction adds both products of a pair to one sum
     const uint32_t* HWY_RESTRICT a = p.a + m * p.a_stride;
     const uint32_t* HWY_RESTRICT b = p.b;
     for (int64_t t = 0; t < p.depth; ++t, b += Panel::kRows, ++a) {
-      hn::Vec<decltype(d16)> bv[kVecs];
+      hn::Vec<decltype(du)> bv[kVecs];
       HWY_UNROLL(4)
-      for (size_t v = 0; v < kVecs; ++v) {
-        bv[v] = hn::BitCast(d16, hn::Load(du, b + v * lanes));
-      }
+      for (size_t v = 0; v < kVecs; ++v) bv[v] = hn::Load(du, b + v * lanes);
       HWY_UNROLL(kTileRows)
       for (size_t r = 0; r < kRows; ++r) {
-        const auto av = hn::BitCast(d16, hn::Set(du, a[static_cast<int64_t>(r) * p.a_stride]));
+        const auto av = LoadPair(a + static_cast<int64_t>(r) * p.a_stride);
         HWY_UNROLL(4)
-        for (size_t v = 0; v < kVecs; ++v) {
-          acc[r][v] = hn::ReorderWidenMulAccumulate(d, av, bv[v], acc[r][v], none);
-        }
+        for (size_t v = 0; v < kVecs; ++v) acc[r][v] = AddPairProducts(bv[v], av, acc[r][v]);
       }
     }
     HWY_UNROLL(kTileRows)

@@ -47,15 +47,18 @@ inline constexpr bool kHasF16Conversion = false;
 
 // An instruction that multiplies pairs of bf16 and adds both products to an f32 sum, and whether it
 // does more of them than multiply-adds of f32 could: Zen 4 issues it at the rate of f32 FMA (236
-// against 118 GFLOP/s measured), Sapphire Rapids at half of it (78 against 157 GFLOP/s measured).
+// against 118 GFLOP/s measured), Sapphire Rapids at half of it (78 against 157 GFLOP/s measured);
+// Arm's cores issue bfdot at the rate of fmla (their optimization guides; not measured here).
 #undef FLASHLANE_HAS_PAIRS
-#if HWY_NATIVE_DOT_BF16
+// On Arm Highway 1.2 and 1.3 also say so of the target that is compiled after NEON_BF16.
+#if HWY_NATIVE_DOT_BF16 && (!HWY_ARCH_ARM_A64 || HWY_TARGET == HWY_NEON_BF16)
 #define FLASHLANE_HAS_PAIRS 1
 #else
 #define FLASHLANE_HAS_PAIRS 0
 #endif
 // On other targets nobody has measured it.
-inline constexpr bool kPairsAreFast = FLASHLANE_HAS_PAIRS && HWY_TARGET == HWY_AVX3_ZEN4;
+inline constexpr bool kPairsAreFast =
+    FLASHLANE_HAS_PAIRS && (HWY_TARGET == HWY_AVX3_ZEN4 || HWY_ARCH_ARM_A64);
 // Instructions for 2^x on whole vectors.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 inline constexpr bool kHasScaleByPower = true;
@@ -104,6 +107,24 @@ HWY_INLINE hn::Vec256<double> LookUpInBlock(hn::Vec256<double> table, hn::Vec256
 }
 #else
 inline constexpr bool kHasLookUpInBlock = false;
+#endif
+
+// *from in every lane, for the left operand of a register tile.
+#if HWY_ARCH_ARM_A64
+// Multiply-adds take one lane of a register as an operand, so that a scalar load is all it takes.
+// Compilers would unite it with the broadcast to ld1r, which needs a slot of the pipes that
+// multiply, too: 6 beside 24 per step of depth. They can not unite what they do not see through.
+template <class D, typename C = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> LoadBroadcast(D d, const C* from) {
+  C lane = *from;
+  asm("" : "+w"(lane));
+  return hn::Set(d, lane);
+}
+#else
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBroadcast(D d, const hn::TFromD<D>* from) {
+  return hn::Set(d, *from);
+}
 #endif
 
 template <typename C>
@@ -165,10 +186,10 @@ HWY_INLINE void MultiplySteps(const C* HWY_RESTRICT a, int64_t a_stride, const C
     for (size_t v = 0; v < kVecs; ++v) bv[v] = hn::Load(d, b + v * lanes);
     HWY_UNROLL(kTileRows)
     for (size_t r = 0; r < kRows; ++r) {
-      const V av = hn::Set(
-          d, kLayout == LeftLayout::kDepthMajor ? a[r] : a[static_cast<int64_t>(r) * a_stride]);
+      const V av = LoadBroadcast(
+          d, a + static_cast<int64_t>(r) * (kLayout == LeftLayout::kDepthMajor ? 1 : a_stride));
       HWY_UNROLL(4)
-      for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
+      for (size_t v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(bv[v], av, acc[r][v]);
     }
     a += kLayout == LeftLayout::kDepthMajor ? a_stride : 1;
   }

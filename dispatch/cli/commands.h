@@ -43,8 +43,10 @@ struct VerifyOptions {
   bool json = false;
   bool time = false;
   bool verbose = false;
+  std::string record;   // a file to write the results' bits to
+  std::string against;  // a file that was so written, to compare with
 };
-// *failed: how many comparisons failed.
+// *failed: how many comparisons failed, and results are not as recorded.
 Status Verify(const VerifyOptions& options, std::ostream& out, int* failed);
 
 }  // namespace flashlane::cli

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dispatch/amx.h"
 #include "dispatch/cli/commands.h"
+#include "dispatch/cli/machine.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
 #include "flashlane/info.h"
@@ -62,20 +62,6 @@ bool Holds(const std::vector<std::string>& list, const std::string& name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-// Why the targets that are compiled but not supported are not. Of vector targets there is one
-// reason.
-std::string UnusedTargets() {
-  const std::vector<std::string> supported = SupportedTargets();
-  std::vector<std::string> unused;
-  for (const std::string& target : CompiledTargets()) {
-    if (Holds(supported, target)) continue;
-    const char* reason = target == "AMX" ? WhyNoAmx() : nullptr;
-    unused.push_back(target + " (" + (reason != nullptr ? reason : "this CPU does not run it") +
-                     ")");
-  }
-  return Join(unused, ", ");
-}
-
 // What the names of units mean, of those that are shown.
 void PrintLegend(std::ostream& out) {
   struct Meaning {
@@ -107,7 +93,7 @@ void PrintText(const std::string& chosen, std::ostream& out) {
   out << "flashlane  " << Version() << "\ncpu        " << CpuName() << "\ntargets\n  compiled   "
       << Join(CompiledTargets(), " ") << "\n  supported  " << Join(SupportedTargets(), " ")
       << "\n  chosen     " << chosen << "\n";
-  const std::string unused = UnusedTargets();
+  const std::string unused = Join(UnusedTargets(), ", ");
   if (!unused.empty()) out << "  unused     " << unused << "\n";
   out << "kernels\n";
   std::size_t width = 0;

@@ -100,6 +100,10 @@ std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* opt
   verify->add_flag("--json", options->json, "Print one JSON object");
   verify->add_flag("--time", options->time,
                    "Also time each with all its threads, and print every row");
+  verify->add_option("--record", options->record,
+                     "Write the bits of every result to this file, for --against");
+  verify->add_option("--against", options->against,
+                     "Compare the results bit for bit with such a file; changes fail");
   verify->add_flag("--verbose", options->verbose, "Print every row");
   return [options] {
     int failed = 0;

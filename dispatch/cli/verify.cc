@@ -10,6 +10,7 @@
 #include "dispatch/cli/case.h"
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/recording.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/cli/verify_report.h"
 #include "dispatch/dtype.h"
@@ -89,6 +90,7 @@ Status Select(const VerifyOptions& options, Selection* selection) {
   if (Status s = SelectTargets(options.targets, &selection->targets); !s.ok()) return s;
   selection->threads = options.threads;
   selection->time = options.time;
+  selection->keep_bits = !options.record.empty() || !options.against.empty();
   for (const KernelRow& row : Registry()) {
     const auto& kernels = selection->kernels;
     const auto& dtypes = selection->dtypes;
@@ -132,6 +134,16 @@ Status NothingRan(const VerifyReport& report) {
       Join(kernels, ", ") + ")");
 }
 
+// The comparison first: both may name the same file.
+Status CompareAndRecord(const VerifyOptions& options, VerifyReport* report) {
+  if (!options.against.empty()) {
+    RecordingComparison comparison;
+    if (Status s = CompareRecording(options.against, *report, &comparison); !s.ok()) return s;
+    report->against = std::move(comparison);
+  }
+  return options.record.empty() ? Status() : WriteRecording(options.record, *report);
+}
+
 }  // namespace
 
 Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
@@ -152,6 +164,7 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
   if (Status s = ThreadLimit(exec, &report.threads); !s.ok()) return s;
   for (const std::string& file : files) {
     if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
+    report.digests[loaded.name] = DigestOf(loaded);
     if (!IsRegistered(loaded.kernel)) {
       report.skipped[loaded.kernel].push_back(loaded.name);
     } else if (Status s = VerifyCase(loaded, selection, &report.rows); !s.ok()) {
@@ -159,7 +172,8 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
     }
   }
   if (report.rows.empty()) return NothingRan(report);
-  *failed = report.failed();
+  if (Status s = CompareAndRecord(options, &report); !s.ok()) return s;
+  *failed = report.failed() + report.changed();
   if (options.json) {
     PrintJson(report, out);
     return {};

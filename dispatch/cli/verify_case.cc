@@ -74,6 +74,14 @@ VerifyRow NewRow(const Prepared& call) {
   return row;
 }
 
+OutputBits BitsOf(const Output& output) {
+  const std::byte* bytes = output.bytes.data();
+  return {output.name,
+          output.view.dtype,
+          {output.view.shape, output.view.shape + output.view.rank},
+          {bytes, bytes + output.bytes.size()}};
+}
+
 VerifyRow RunRow(const Prepared& call, const KernelRow& kernel, const char* target) {
   VerifyRow row = NewRow(call);
   row.kernel = ShortKernelName(kernel.name);
@@ -90,6 +98,7 @@ VerifyRow RunRow(const Prepared& call, const KernelRow& kernel, const char* targ
   }
   for (const Output& output : call.results) {
     row.comparisons.push_back({output.name, call.reference.Compare(output.name, output.view)});
+    if (call.selection.keep_bits) row.bits.push_back(BitsOf(output));
   }
   if (call.selection.time) row.timing = Time(call, exec);
   return row;

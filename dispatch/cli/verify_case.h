@@ -2,6 +2,8 @@
 #ifndef FLASHLANE_DISPATCH_CLI_VERIFY_CASE_H_
 #define FLASHLANE_DISPATCH_CLI_VERIFY_CASE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +21,7 @@ struct Selection {
   std::vector<DType> dtypes;
   int threads = 0;
   bool time = false;
+  bool keep_bits = false;  // of the results, in the rows
 };
 
 struct Timing {
@@ -36,6 +39,14 @@ struct NamedComparison {
   Comparison comparison;
 };
 
+// The bits of one result.
+struct OutputBits {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
 struct VerifyRow {
   std::string path;
   std::string name;
@@ -46,6 +57,7 @@ struct VerifyRow {
   std::vector<NamedComparison> comparisons;  // one per result of the call, or answer of the file
   std::string error;                         // the call's own error, if it made one
   std::optional<Timing> timing;
+  std::vector<OutputBits> bits;  // where they are asked for
 
   bool passed() const;
   double fraction() const;   // of the worst of them

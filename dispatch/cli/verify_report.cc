@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dispatch/cli/machine.h"
+#include "dispatch/cli/recording_report.h"
 #include "dispatch/cli/table.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/dtype.h"
@@ -105,6 +107,30 @@ nlohmann::ordered_json JsonOf(const VerifyRow& row) {
   return json;
 }
 
+// For each case the row that comes nearest to its tolerance, or passes it farthest.
+nlohmann::ordered_json WorstOfCases(const VerifyReport& report) {
+  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
+  for (auto begin = report.rows.begin(); begin != report.rows.end();) {
+    const auto end = std::find_if(begin, report.rows.end(),
+                                  [&](const VerifyRow& row) { return row.path != begin->path; });
+    const auto failed = std::count_if(begin, end, [](const auto& row) { return !row.passed(); });
+    const VerifyRow& worst = *std::max_element(
+        begin, end, [](const auto& a, const auto& b) { return a.fraction() < b.fraction(); });
+    cases.push_back({{"case", worst.name},
+                     {"file", worst.path},
+                     {"rows", end - begin},
+                     {"failed", failed},
+                     {"worst",
+                      {{"kernel", worst.kernel},
+                       {"dtype", LowerDTypeName(worst.dtype)},
+                       {"target", worst.target},
+                       {"max_error", worst.max_error()},
+                       {"fraction", worst.fraction()}}}});
+    begin = end;
+  }
+  return cases;
+}
+
 }  // namespace
 
 int VerifyReport::passed() const { return static_cast<int>(rows.size()) - failed(); }
@@ -118,6 +144,12 @@ int VerifyReport::num_skipped() const {
   std::size_t cases = 0;
   for (const auto& [kernel, names] : skipped) cases += names.size();
   return static_cast<int>(cases);
+}
+
+int VerifyReport::changed() const {
+  return against.has_value()
+             ? static_cast<int>(against->changed.size() + against->other_cases.size())
+             : 0;
 }
 
 void PrintRows(const VerifyReport& report, std::ostream& out) {
@@ -209,6 +241,7 @@ void PrintSummary(const VerifyReport& report, std::ostream& out) {
 }
 
 void PrintOutcome(const VerifyReport& report, std::ostream& out) {
+  if (report.against.has_value()) PrintComparison(*report.against, out);
   for (const VerifyRow& row : report.rows) {
     if (row.passed()) continue;
     std::string reason = row.error;
@@ -225,17 +258,24 @@ void PrintOutcome(const VerifyReport& report, std::ostream& out) {
   }
   out << report.passed() << " passed, " << report.failed() << " failed";
   if (report.num_skipped() > 0) out << ", " << report.num_skipped() << " skipped";
+  if (report.against.has_value()) out << ", " << report.changed() << " changed";
   out << '\n';
 }
 
 void PrintJson(const VerifyReport& report, std::ostream& out) {
   nlohmann::ordered_json json;
-  json["machine"] = {
-      {"version", Version()}, {"cpu", CpuName()}, {"supported_targets", SupportedTargets()}};
+  json["machine"] = {{"version", Version()},
+                     {"cpu", CpuName()},
+                     {"architecture", Architecture()},
+                     {"compiled_targets", CompiledTargets()},
+                     {"supported_targets", SupportedTargets()},
+                     {"not_run", UnusedTargets()}};
   json["threads"] = report.threads;
   json["passed"] = report.passed();
   json["failed"] = report.failed();
   json["skipped"] = report.skipped;
+  if (report.against.has_value()) json["against"] = JsonOf(*report.against);
+  json["cases"] = WorstOfCases(report);
   json["rows"] = nlohmann::ordered_json::array();
   for (const VerifyRow& row : report.rows) json["rows"].push_back(JsonOf(row));
   out << json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
