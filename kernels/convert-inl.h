@@ -15,8 +15,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/args.h"
+#include "kernels/instruction_set-inl.h"
 #include "kernels/kv_source.h"
-#include "kernels/tile_matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {

@@ -26,7 +26,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/tile_matmul-inl.h"
+#include "kernels/instruction_set-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashlane::kernels {

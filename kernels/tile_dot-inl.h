@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "hwy/highway.h"
 #include "kernels/block_sizes.h"
@@ -27,34 +26,6 @@ namespace flashlane::kernels {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-// One pair of the left operand, and sum + its products with `pairs`.
-#if HWY_ARCH_ARM_A64
-// As LoadBroadcast of tile_matmul-inl.h. Inline assembly, because clang 19 does not find the form
-// of the instruction that multiplies by one lane.
-HWY_INLINE float LoadPair(const uint32_t* from) {
-  float lane;
-  std::memcpy(&lane, from, sizeof(lane));
-  asm("" : "+w"(lane));
-  return lane;
-}
-HWY_INLINE hn::Vec128<float> AddPairProducts(hn::Vec128<uint32_t> pairs, float lane,
-                                             hn::Vec128<float> sum) {
-  asm("bfdot %0.4s, %1.8h, %2.2h[0]" : "+w"(sum.raw) : "w"(pairs.raw), "w"(lane));
-  return sum;
-}
-#else
-HWY_INLINE hn::Vec<hn::ScalableTag<uint32_t>> LoadPair(const uint32_t* from) {
-  return hn::Set(hn::ScalableTag<uint32_t>(), *from);
-}
-template <class V, class VU>
-HWY_INLINE V AddPairProducts(VU pairs, VU a, V sum) {
-  const hn::DFromV<V> d;
-  const hn::Repartition<hwy::bfloat16_t, decltype(d)> d16;
-  V none = hn::Zero(d);  // the instruction adds both products of a pair to one sum
-  return hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, a), hn::BitCast(d16, pairs), sum, none);
-}
-#endif
 
 struct DotTiles {
   static constexpr const char* kName = "bf16 dot";
