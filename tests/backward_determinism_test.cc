@@ -12,6 +12,7 @@
 #include "tests/support/backward.h"
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
+#include "tests/support/specs.h"
 
 namespace flashlane::testing {
 namespace {
@@ -83,17 +84,6 @@ TEST_P(BackwardDeterminismTest, SameBitsForAnyNumberOfThreads) {
       }
     }
   }
-}
-
-// Sequence `b` of a tensor, with the strides of the whole.
-OwnedTensor OneSequence(const OwnedTensor& tensor, int64_t b) {
-  OwnedTensor one = tensor;
-  if (!tensor.view.present() || tensor.view.shape[0] == 1) return one;
-  const auto skip = static_cast<std::ptrdiff_t>(b * tensor.view.strides[0]) *
-                    static_cast<std::ptrdiff_t>(DTypeSize(tensor.view.dtype));
-  one.storage.erase(one.storage.begin(), one.storage.begin() + skip);
-  one.view.shape[0] = 1;
-  return one;
 }
 
 TEST_P(BackwardDeterminismTest, SameBitsAloneAndInABatch) {

@@ -10,14 +10,13 @@
 
 #include "dispatch/dtype.h"
 #include "tests/support/backward.h"
+#include "tests/support/numbers.h"
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
 
 namespace flashlane::testing {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kLowestF32 = std::numeric_limits<float>::lowest();
 
 // Sizes that several panels, blocks of keys and vectors share.

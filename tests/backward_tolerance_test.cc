@@ -14,6 +14,7 @@
 #include "dispatch/dtype.h"
 #include "dispatch/tolerance.h"
 #include "tests/support/backward.h"
+#include "tests/support/numbers.h"
 
 namespace flashlane::testing {
 namespace {
@@ -170,7 +171,6 @@ TEST_P(BackwardToleranceTest, AlmostZeroIsNotZero) {
 
 // A row that is NaN throughout in the truth is not one that nothing contributes to.
 TEST_P(BackwardToleranceTest, RowsOfNaN) {
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   BackwardProblem problem(Spec(), GetParam());
   problem.problem.q.Set({1, 2, 7, 3}, kNan);
   const BackwardReference reference = ReferenceOf(problem);
@@ -185,7 +185,6 @@ TEST_P(BackwardToleranceTest, RowsOfNaN) {
 
 // A sum that may be off by enough to leave the numbers of its dtype.
 TEST_P(BackwardToleranceTest, InfinityWithinTheTolerance) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
   const double largest = GetParam() == DType::kF16    ? 65504.0
                          : GetParam() == DType::kF64  ? std::numeric_limits<double>::max()
                          : GetParam() == DType::kBF16 ? 0x1.FEp127

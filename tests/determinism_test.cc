@@ -10,6 +10,7 @@
 
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
+#include "tests/support/specs.h"
 
 namespace flashlane::testing {
 namespace {
@@ -58,19 +59,6 @@ TEST_P(DeterminismTest, SameBitsForAnyNumberOfThreads) {
       }
     }
   }
-}
-
-// Sequence `b` of a problem as a problem of its own.
-OwnedTensor OneSequence(const OwnedTensor& tensor, int64_t b) {
-  if (!tensor.view.present()) return {};
-  OwnedTensor one = tensor;
-  if (tensor.view.shape[0] > 1) {
-    const auto skip = static_cast<std::ptrdiff_t>(b * tensor.view.strides[0]) *
-                      static_cast<std::ptrdiff_t>(DTypeSize(tensor.view.dtype));
-    one.storage.erase(one.storage.begin(), one.storage.begin() + skip);
-    one.view.shape[0] = 1;
-  }
-  return one;
 }
 
 TEST_P(DeterminismTest, SameBitsAloneAndInABatch) {

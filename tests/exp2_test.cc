@@ -15,6 +15,7 @@
 #include "dispatch/target.h"
 #include "kernels/block_sizes.h"
 #include "kernels/simd_config.h"
+#include "tests/support/numbers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/exp2_test.cc"
@@ -76,23 +77,14 @@ HWY_EXPORT(SingleExp2F32);
 HWY_EXPORT(FullUlps);
 HWY_EXPORT(HalfRelative);
 
+using testing::UlpAt;
+
 constexpr size_t kChunk = 1024;  // a multiple of four of every vector
 
 uint32_t BitsOf(float x) {
   uint32_t bits = 0;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
-}
-
-// Worth of the last place of a C as large as `exact`, which is positive.
-template <typename C>
-double UlpAt(double exact) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &exact, sizeof bits);
-  bits &= uint64_t{0x7FF} << 52;
-  double power = 0;
-  std::memcpy(&power, &bits, sizeof power);
-  return power * static_cast<double>(std::numeric_limits<C>::epsilon());
 }
 
 class Exp2Test : public ::testing::TestWithParam<Target> {

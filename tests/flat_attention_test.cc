@@ -12,13 +12,13 @@
 #include "flashlane/attention.h"
 #include "flashlane/flat.h"
 #include "tests/support/flat.h"
+#include "tests/support/numbers.h"
 
 namespace flashlane::testing {
 namespace {
 
 using namespace flat;  // NOLINT: the modules' own names
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 const FlatDims kShapes[] = {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "flashlane/flat.h"
+#include "tests/support/numbers.h"
 
 namespace flashlane::testing {
 namespace {
@@ -17,8 +18,6 @@ using namespace flat;  // NOLINT: the modules' own names
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr uint64_t kMaxU = std::numeric_limits<uint64_t>::max();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-const double kNan = std::nan("");
 
 TEST(FlatContractTest, EveryRuleOfTheSizesHasItsCode) {
   EXPECT_EQ(attn_dims_check(-1, 2, 1, 4, 4, 8), ATTN_BAD_BATCH);

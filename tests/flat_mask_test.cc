@@ -12,13 +12,13 @@
 #include "flashlane/attention.h"
 #include "flashlane/flat.h"
 #include "tests/support/flat.h"
+#include "tests/support/numbers.h"
 
 namespace flashlane::testing {
 namespace {
 
 using namespace flat;  // NOLINT: the modules' own names
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 const struct {
   int64_t n_tok_q, n_tok_k;
 } kSizes[] = {{1, 1}, {3, 3}, {5, 9}, {9, 5}, {16, 70}, {0, 4}, {4, 0}};

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "tests/support/compare.h"
+#include "tests/support/numbers.h"
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
+#include "tests/support/specs.h"
 
 namespace flashlane::testing {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class HygieneTest : public RunTest {
  protected:
@@ -41,39 +40,15 @@ class HygieneTest : public RunTest {
 };
 
 ProblemSpec Small(int64_t seqlen_q = 70, int64_t seqlen_k = 250, int64_t head_dim = 8) {
-  ProblemSpec spec;
+  ProblemSpec spec = Shape(seqlen_q, seqlen_k, head_dim);
   spec.num_heads = 2;
-  spec.seqlen_q = seqlen_q;
-  spec.seqlen_k = seqlen_k;
-  spec.head_dim = spec.head_dim_v = head_dim;
   return spec;
-}
-
-void FillKey(Problem& problem, int64_t j, double k, double v) {
-  for (int64_t b = 0; b < problem.spec().batch; ++b) {
-    for (int64_t h = 0; h < problem.spec().num_kv_heads; ++h) {
-      for (int64_t d = 0; d < problem.spec().head_dim; ++d) problem.k.Set({b, h, j, d}, k);
-      for (int64_t d = 0; d < problem.spec().head_dim_v; ++d) problem.v.Set({b, h, j, d}, v);
-    }
-  }
 }
 
 // Masked keys hold NaN or Inf: bits of every row that does not see them are those with zeros there.
 TEST_P(HygieneTest, MaskedKeysContributeNothingWhateverTheyHold) {
-  struct Way {
-    const char* name;
-    void (*hide)(ProblemSpec&);
-    int64_t first_hidden, last_hidden;  // from every row
-  };
-  const Way ways[] = {
-      {"k_len", [](ProblemSpec& s) { s.params.k_len = 200; }, 200, 249},
-      {"causal", [](ProblemSpec& s) { s.params.causal = true; }, 70, 249},
-      {"left", [](ProblemSpec& s) { s.params.window_size_left = 3, s.params.q_start = 180; }, 0,
-       176},
-      {"right", [](ProblemSpec& s) { s.params.window_size_right = 5; }, 75, 249},
-  };
   for (const double poison : {kNan, kInf, -kInf}) {
-    for (const Way& way : ways) {
+    for (const HidingWay& way : HidingWays(250)) {
       ProblemSpec spec = Small();
       way.hide(spec);
       Problem clean = Make(spec);

@@ -12,15 +12,13 @@
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
 #include "tests/support/compare.h"
+#include "tests/support/numbers.h"
 #include "tests/support/problem.h"
 
 namespace flashlane::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 struct MergeCase {
   DType dtype;

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "tests/support/compare.h"
+#include "tests/support/numbers.h"
 #include "tests/support/problem.h"
 #include "tests/support/runs.h"
+#include "tests/support/specs.h"
 
 namespace flashlane::testing {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kLargestF32 = std::numeric_limits<float>::max();
 
 class RangeTest : public RunTest {
@@ -51,19 +51,11 @@ class RangeTest : public RunTest {
   }
 };
 
-ProblemSpec Spec(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {
-  ProblemSpec spec;
-  spec.seqlen_q = seqlen_q;
-  spec.seqlen_k = seqlen_k;
-  spec.head_dim = spec.head_dim_v = head_dim;
-  return spec;
-}
-
 // Halves of a dot product that cancel: times log2(e) the first would be -inf, and look like a mask.
 TEST_P(RangeTest, APartialSumNearTheLargestNumber) {
   if (!HasRangeOfF32()) return;
   for (const double scale : {1.0, -1.0, 4.0}) {
-    ProblemSpec spec = Spec(1, 2, 2);
+    ProblemSpec spec = Shape(1, 2, 2);
     spec.params.softmax_scale = scale;
     Problem problem = Make(spec);
     const double big = std::ldexp(1.0, 64);
@@ -82,7 +74,7 @@ TEST_P(RangeTest, APartialSumNearTheLargestNumber) {
 
 TEST_P(RangeTest, SinksOfAnySize) {
   for (const double sink : {-kLargestF32, -1e4, 0.0, 1e4, kLargestF32, -kInf}) {
-    ProblemSpec spec = Spec(3, 20, 4);
+    ProblemSpec spec = Shape(3, 20, 4);
     spec.sinks = spec.f32_terms = true;
     Problem problem = Make(spec);
     problem.sinks.Set({0}, sink);
@@ -93,7 +85,7 @@ TEST_P(RangeTest, SinksOfAnySize) {
 }
 
 TEST_P(RangeTest, ASinkDoesNotFillARowWithoutWeight) {
-  ProblemSpec spec = Spec(2, 5, 1);
+  ProblemSpec spec = Shape(2, 5, 1);
   spec.params.softmax_scale = 1.0;
   spec.sinks = true;
   Problem problem = Make(spec);
@@ -106,7 +98,7 @@ TEST_P(RangeTest, ASinkDoesNotFillARowWithoutWeight) {
 
 TEST_P(RangeTest, SoftcapsOfAnySize) {
   for (const double softcap : {1e-39, 1e-30, 1e-3, 1e4, 1e30, kLargestF32}) {
-    ProblemSpec spec = Spec(4, 30, 6);
+    ProblemSpec spec = Shape(4, 30, 6);
     spec.params.softcap = softcap;
     Problem problem = Make(spec);
     ExpectTrue(problem);
@@ -123,7 +115,7 @@ TEST_P(RangeTest, SoftcapsOfAnySize) {
 TEST_P(RangeTest, ParametersBeyondTheHalfTypesInItsOracle) {
   if (GetParam().kernel != Kernel::kNaive) return;
   for (const double softcap : {1e-9, 1e5, 1e30}) {
-    ProblemSpec spec = Spec(2, 10, 4);
+    ProblemSpec spec = Shape(2, 10, 4);
     spec.params.softcap = softcap;
     ExecOptions options = GetParam().Options();
     options.accumulator = Accumulator::kInput;
@@ -134,7 +126,7 @@ TEST_P(RangeTest, ParametersBeyondTheHalfTypesInItsOracle) {
 // The sum of weights times values is within range although the weights may exceed 1 for a while.
 TEST_P(RangeTest, LargeFiniteValues) {
   if (!HasRangeOfF32()) return;
-  ProblemSpec spec = Spec(2, 400, 1);
+  ProblemSpec spec = Shape(2, 400, 1);
   spec.params.softmax_scale = 0.5;
   Problem problem = Make(spec);
   for (int64_t i = 0; i < 2; ++i) problem.q.Set({0, 0, i, 0}, 1.0);
@@ -149,7 +141,7 @@ TEST_P(RangeTest, LargeFiniteValues) {
 // A visible value that is not finite reaches its rows wherever it stands, however little it weighs.
 TEST_P(RangeTest, AVisibleNanValueCountsInAnyOrder) {
   for (const int64_t where : {0, 150, 399}) {
-    ProblemSpec spec = Spec(2, 400, 1);
+    ProblemSpec spec = Shape(2, 400, 1);
     spec.params.softmax_scale = 1.0;
     Problem problem = Make(spec);
     for (int64_t i = 0; i < 2; ++i) problem.q.Set({0, 0, i, 0}, 1.0);
@@ -161,7 +153,7 @@ TEST_P(RangeTest, AVisibleNanValueCountsInAnyOrder) {
 
 // One tile or several: a NaN value that other rows see must not change even the sign of a zero.
 TEST_P(RangeTest, BitsDoNotDependOnTheCutBesideANan) {
-  ProblemSpec spec = Spec(200, 200, 3);
+  ProblemSpec spec = Shape(200, 200, 3);
   spec.num_kv_heads = 1;
   spec.num_heads = 1;
   spec.params.causal = true;
@@ -183,7 +175,7 @@ TEST_P(RangeTest, BitsDoNotDependOnTheCutBesideANan) {
 // A key that only a neighbour sees is added to the row as 0 * v: a sum that had underflowed to -0
 // must not become +0 by that.
 TEST_P(RangeTest, TheSignOfAZeroDoesNotDependOnTheCut) {
-  ProblemSpec spec = Spec(2, 3, 1);
+  ProblemSpec spec = Shape(2, 3, 1);
   spec.params.causal = true;
   spec.params.q_start = 1;
   spec.params.softmax_scale = 0.5;
@@ -205,7 +197,7 @@ TEST_P(RangeTest, TheSignOfAZeroDoesNotDependOnTheCut) {
 // tile.
 TEST_P(RangeTest, AlibiFarFromTheKeysDoesNotDependOnTheCut) {
   constexpr int64_t kFar = (int64_t{1} << 24) + 5;
-  ProblemSpec spec = Spec(40, 63, 1);
+  ProblemSpec spec = Shape(40, 63, 1);
   spec.params.q_start = kFar;
   spec.alibi = true;
   Problem problem = Make(spec);

@@ -14,14 +14,13 @@
 #include <vector>
 
 #include "flashlane/rope.h"
+#include "tests/support/numbers.h"
 
 namespace flashlane::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using Type = RopeScaling::Type;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // A legal call of each kind, to be spoilt in one point.
 struct Call {

@@ -14,14 +14,13 @@
 #include "dispatch/contract_rope.h"
 #include "flashlane/rope.h"
 #include "tests/support/memory.h"
+#include "tests/support/numbers.h"
 #include "tests/support/rope.h"
 
 namespace flashlane::testing {
 namespace {
 
 using Flush = GuardedBuffer::Flush;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class RopeMemoryTest : public RopeTest {};
 

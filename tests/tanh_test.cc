@@ -14,6 +14,7 @@
 
 #include "dispatch/target.h"
 #include "kernels/simd_config.h"
+#include "tests/support/numbers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/tanh_test.cc"
@@ -50,15 +51,9 @@ HWY_EXPORT(TanhF32);
 HWY_EXPORT(TanhF64);
 HWY_EXPORT(TanhUlps);
 
-constexpr size_t kChunk = 1024;  // a multiple of every vector
+using testing::UlpAt;
 
-// Worth of the last place of a C as large as `exact`, which is positive.
-template <typename C>
-double UlpAt(double exact) {
-  return std::max(
-      std::ldexp(static_cast<double>(std::numeric_limits<C>::epsilon()), std::ilogb(exact)),
-      static_cast<double>(std::numeric_limits<C>::denorm_min()));
-}
+constexpr size_t kChunk = 1024;  // a multiple of every vector
 
 class TanhTest : public ::testing::TestWithParam<Target> {
  protected:

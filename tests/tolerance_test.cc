@@ -13,12 +13,12 @@
 
 #include "dispatch/dtype.h"
 #include "tests/support/compare.h"
+#include "tests/support/numbers.h"
 #include "tests/support/problem.h"
 
 namespace flashlane::testing {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // A result as the reference would have it exactly, rounded to the dtypes of a call.

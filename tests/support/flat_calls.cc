@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tests/support/flat.h"
+#include "tests/support/numbers.h"
 
 namespace flashlane::testing {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 using namespace flat;  // NOLINT: the modules' own names
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-const double kNan = std::nan("");
 
 std::vector<FlatRule> operator+(std::vector<FlatRule> a, const std::vector<FlatRule>& b) {
   a.insert(a.end(), b.begin(), b.end());

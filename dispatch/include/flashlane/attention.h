@@ -22,22 +22,25 @@ namespace flashlane {
 // size, here and in every other operand and output; more gains little. Optional operands are absent
 // when their view is default-constructed.
 struct AttentionInputs {
-  ConstTensorView q;  // [B, Hq, Sq, D]
-  ConstTensorView k;  // [B, Hkv, Sk, D], Hq % Hkv == 0; query head h reads kv head h / (Hq / Hkv)
-  ConstTensorView v;  // [B, Hkv, Sk, Dv]
+  ConstTensorView q = {};  // [B, Hq, Sq, D]
+  ConstTensorView k =
+      {};  // [B, Hkv, Sk, D], Hq % Hkv == 0; query head h reads kv head h / (Hq / Hkv)
+  ConstTensorView v = {};  // [B, Hkv, Sk, Dv]
 
-  ConstTensorView alibi_slopes;  // [Hq], q's dtype or F32: adds slope_h * (j - a) to every score
-  ConstTensorView bias;          // [B|1, Hq|1, Sq|1, Sk|1], q's dtype or F32; -inf masks
-  ConstTensorView mask;          // [B|1, Hq|1, Sq|1, Sk|1], BOOL: nonzero = visible
-  ConstTensorView sinks;         // [Hq], q's dtype or F32: joins the denominator and the lse only
-  ConstTensorView k_len;         // [B], I32, I64 or U32: keys at or past k_len[b] are never read
-  ConstTensorView q_start;       // [B], I32 or I64: position of query 0 of each sequence
+  ConstTensorView alibi_slopes =
+      {};                        // [Hq], q's dtype or F32: adds slope_h * (j - a) to every score
+  ConstTensorView bias = {};     // [B|1, Hq|1, Sq|1, Sk|1], q's dtype or F32; -inf masks
+  ConstTensorView mask = {};     // [B|1, Hq|1, Sq|1, Sk|1], BOOL: nonzero = visible
+  ConstTensorView sinks = {};    // [Hq], q's dtype or F32: joins the denominator and the lse only
+  ConstTensorView k_len = {};    // [B], I32, I64 or U32: keys at or past k_len[b] are never read
+  ConstTensorView q_start = {};  // [B], I32 or I64: position of query 0 of each sequence
 };
 
 // out has q's dtype. Outputs may not overlap each other or any input.
 struct AttentionOutputs {
-  TensorView out;  // [B, Hq, Sq, Dv]
-  TensorView lse;  // optional, [B, Hq, Sq]; F32 (F64 when q is F64): ln(sum(exp(score))) per row
+  TensorView out = {};  // [B, Hq, Sq, Dv]
+  TensorView lse =
+      {};  // optional, [B, Hq, Sq]; F32 (F64 when q is F64): ln(sum(exp(score))) per row
 };
 
 // Position of query row 0: row i stands at a = q_start + i among the keys.
@@ -61,15 +64,15 @@ struct QStart {
 // (not causal or j <= a), and (no left window or j + left >= a), and (no right window or
 // j <= a + right), and the boolean mask allows it. A row that sees no key gives out 0, lse -inf.
 struct AttentionParams {
-  std::optional<double> softmax_scale;  // finite; absent = 1 / sqrt(D)
+  std::optional<double> softmax_scale = {};  // finite; absent = 1 / sqrt(D)
   // With q_start 0 (top-left) query 0 sees key 0 only. To decode, or whenever the queries are the
   // last of the keys (FlashAttention >= 2.1, vLLM), ask for q_start = QStart::BottomRight().
   bool causal = false;
-  std::optional<std::int64_t> window_size_left;   // >= 0, inclusive
-  std::optional<std::int64_t> window_size_right;  // >= 0, inclusive
-  std::optional<double> softcap;                  // finite and > 0; absent = off
-  std::optional<std::int64_t> k_len;              // in [0, Sk], for every sequence; absent = Sk
-  QStart q_start;                                 // |value| <= 2^61; for every sequence
+  std::optional<std::int64_t> window_size_left = {};   // >= 0, inclusive
+  std::optional<std::int64_t> window_size_right = {};  // >= 0, inclusive
+  std::optional<double> softcap = {};                  // finite and > 0; absent = off
+  std::optional<std::int64_t> k_len = {};  // in [0, Sk], for every sequence; absent = Sk
+  QStart q_start = {};                     // |value| <= 2^61; for every sequence
 };
 
 enum class Kernel : std::uint8_t {
@@ -124,16 +127,16 @@ FLASHLANE_API Status Attention(const AttentionInputs& inputs, const AttentionPar
 // k and v; 0 = cu_seqlens[0] <= ... <= cu_seqlens[B] <= total. Rows past the last sequence are
 // neither read nor written.
 struct VarlenInputs {
-  ConstTensorView q;             // [total_q, Hq, D]
-  ConstTensorView k;             // [total_k, Hkv, D]
-  ConstTensorView v;             // [total_k, Hkv, Dv]
-  ConstTensorView cu_seqlens_q;  // [B + 1], I32, I64 or U32
-  ConstTensorView cu_seqlens_k;  // [B + 1], I32, I64 or U32
+  ConstTensorView q = {};             // [total_q, Hq, D]
+  ConstTensorView k = {};             // [total_k, Hkv, D]
+  ConstTensorView v = {};             // [total_k, Hkv, Dv]
+  ConstTensorView cu_seqlens_q = {};  // [B + 1], I32, I64 or U32
+  ConstTensorView cu_seqlens_k = {};  // [B + 1], I32, I64 or U32
 
-  ConstTensorView alibi_slopes;  // as in AttentionInputs
-  ConstTensorView sinks;
-  ConstTensorView k_len;    // [B]; at most the sequence's keys
-  ConstTensorView q_start;  // [B]
+  ConstTensorView alibi_slopes = {};  // as in AttentionInputs
+  ConstTensorView sinks = {};
+  ConstTensorView k_len = {};    // [B]; at most the sequence's keys
+  ConstTensorView q_start = {};  // [B]
 };
 
 // Attention for each sequence as for a batch entry of its own, and with the same bits. out is
@@ -145,8 +148,8 @@ FLASHLANE_API Status AttentionVarlen(const VarlenInputs& inputs, const Attention
 
 // Attention over some of the keys.
 struct PartialAttention {
-  ConstTensorView out;  // [B, H, S, Dv], any attention dtype
-  ConstTensorView lse;  // [B, H, S], F32 (F64 for F64), natural log
+  ConstTensorView out = {};  // [B, H, S, Dv], any attention dtype
+  ConstTensorView lse = {};  // [B, H, S], F32 (F64 for F64), natural log
 };
 
 // Attention over the keys of a and b together, which must be disjoint. A side whose lse is -inf is

@@ -16,20 +16,20 @@ namespace flashlane {
 // results: both or neither. They spare the call the forward pass; they must be what Attention gives
 // for these operands and parameters.
 struct BackwardInputs {
-  AttentionInputs forward;
-  ConstTensorView dout;  // [B, Hq, Sq, Dv], q's dtype
-  ConstTensorView out;   // optional, with lse: [B, Hq, Sq, Dv], q's dtype
-  ConstTensorView lse;   // optional, with out: [B, Hq, Sq], F32 (F64 when q is F64)
+  AttentionInputs forward = {};
+  ConstTensorView dout = {};  // [B, Hq, Sq, Dv], q's dtype
+  ConstTensorView out = {};   // optional, with lse: [B, Hq, Sq, Dv], q's dtype
+  ConstTensorView lse = {};   // optional, with out: [B, Hq, Sq], F32 (F64 when q is F64)
 };
 
 // Gradients, any of them and at least one: those left out are not computed, and the others have the
 // same bits without them. None may overlap another or an input.
 struct BackwardOutputs {
-  TensorView dq;      // [B, Hq, Sq, D], q's dtype
-  TensorView dk;      // [B, Hkv, Sk, D], q's dtype; summed over the query heads of the kv head
-  TensorView dv;      // [B, Hkv, Sk, Dv], q's dtype; likewise
-  TensorView dbias;   // bias's shape and dtype; summed over dimensions that bias has as 1
-  TensorView dsinks;  // [Hq], sinks' dtype; summed over batch and queries
+  TensorView dq = {};      // [B, Hq, Sq, D], q's dtype
+  TensorView dk = {};      // [B, Hkv, Sk, D], q's dtype; summed over the query heads of the kv head
+  TensorView dv = {};      // [B, Hkv, Sk, Dv], q's dtype; likewise
+  TensorView dbias = {};   // bias's shape and dtype; summed over dimensions that bias has as 1
+  TensorView dsinks = {};  // [Hq], sinks' dtype; summed over batch and queries
 };
 
 // The gradients of sum(dout * out) where out is Attention's for the same inputs and parameters:
@@ -60,10 +60,10 @@ FLASHLANE_API Status AttentionBackward(const BackwardInputs& inputs, const Atten
 
 // As BackwardInputs, of a packed batch.
 struct VarlenBackwardInputs {
-  VarlenInputs forward;
-  ConstTensorView dout;  // [total_q, Hq, Dv]
-  ConstTensorView out;   // optional, with lse: [total_q, Hq, Dv]
-  ConstTensorView lse;   // optional, with out: [Hq, total_q]
+  VarlenInputs forward = {};
+  ConstTensorView dout = {};  // [total_q, Hq, Dv]
+  ConstTensorView out = {};   // optional, with lse: [total_q, Hq, Dv]
+  ConstTensorView lse = {};   // optional, with out: [Hq, total_q]
 };
 
 // AttentionBackward for each sequence as for a batch entry of its own, and with the same bits. dq

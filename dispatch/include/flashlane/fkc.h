@@ -70,7 +70,7 @@ struct KernelCall {
   // A parameter of any other name is refused either way, as is one given twice.
   bool strict = true;
 
-  ExecOptions options;  // kernel is ignored: the entry point says it
+  ExecOptions options = {};  // kernel is ignored: the entry point says it
 };
 
 // Checks the call and runs it, as the C++ call does: on any error no output byte has changed.
@@ -116,12 +116,12 @@ struct Count {
 // What a call costs, by the formulas of its document: over live keys where the call says how many
 // there are (k_len; context_lens with data), at capacity where it does not. Saturates at 2^128 - 1.
 struct Cost {
-  Count flops;        // as if every query saw every live key
-  Count bytes_moved;  // every operand of the products once, every output once
-  Count host_bytes;   // the outputs
+  Count flops = {};        // as if every query saw every live key
+  Count bytes_moved = {};  // every operand of the products once, every output once
+  Count host_bytes = {};   // the outputs
   // flops of the pairs that causality and windows leave visible; what ExecOptions::max_flops is
   // held against.
-  Count visible_flops;
+  Count visible_flops = {};
 };
 
 // Of a call of any shape: nothing is allocated in proportion to it. Data may be null. Reads

@@ -10,7 +10,7 @@
 //   backward  gradients, and their check by finite differences           (flat/backward.h)
 //
 //   using namespace flashlane::flat;
-//   AttnStatus status = sdpa_forward_flat({q, k, v, {}}, {n_tok_q, n_tok_k, h_q, h_kv, head_dim},
+//   AttnStatus status = sdpa_forward_flat({q, k, v}, {n_tok_q, n_tok_k, h_q, h_kv, head_dim},
 //                                         {scale, causal}, {out, lse});
 //
 // with q, k, v, out, lse vectors of doubles. Names are those of the modules' specification.

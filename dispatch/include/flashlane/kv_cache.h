@@ -18,34 +18,35 @@ namespace flashlane {
 // long. The two share no element; where V is a slice of K (MLA), leave v_cache (and v) absent, for
 // k_cache holds both.
 struct KvPools {
-  TensorView k_cache;  // [num_blocks, block_size, Hkv, D]
-  TensorView v_cache;  // [num_blocks, block_size, Hkv, Dv]; may be absent
+  TensorView k_cache = {};  // [num_blocks, block_size, Hkv, D]
+  TensorView v_cache = {};  // [num_blocks, block_size, Hkv, Dv]; may be absent
 };
 
 struct ConstKvPools {
-  ConstTensorView k_cache;
-  ConstTensorView v_cache;
+  ConstTensorView k_cache = {};
+  ConstTensorView v_cache = {};
 };
 
 // Turns k on its way into the cache (flashlane/rope.h): the bits of ApplyRope and then KvAppend,
 // and k itself stays as it is. The rotated dimensions are the first rotary_dim of each head.
 struct KvRope {
-  ConstTensorView cos;  // [num_positions, rotary_dim / 2], F32 (F64 for F64); absent: no rotation
-  ConstTensorView sin;  // the same
+  ConstTensorView cos =
+      {};  // [num_positions, rotary_dim / 2], F32 (F64 for F64); absent: no rotation
+  ConstTensorView sin = {};  // the same
   // [num_tokens], I32 or I64: the tables' row for each token, within [0, num_positions). Those of
   // skipped tokens may be anything.
-  ConstTensorView positions;
+  ConstTensorView positions = {};
   bool interleaved = false;  // as in RopeParams
 };
 
 // New tokens, in the pools' dtype; a stride of 0 broadcasts.
 struct KvAppendInputs {
-  ConstTensorView k;  // [num_tokens, Hkv, D]
-  ConstTensorView v;  // [num_tokens, Hkv, Dv]; absent where v_cache is
+  ConstTensorView k = {};  // [num_tokens, Hkv, D]
+  ConstTensorView v = {};  // [num_tokens, Hkv, Dv]; absent where v_cache is
   // [num_tokens], I64 or I32: token i goes to slot s = slot_mapping[i], which is slot
   // s % block_size of block s / block_size. -1 skips the token (padding); every other value must
   // lie within [0, num_blocks * block_size).
-  ConstTensorView slot_mapping;
+  ConstTensorView slot_mapping = {};
   KvRope rope = {};
 };
 

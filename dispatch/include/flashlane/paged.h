@@ -18,23 +18,23 @@ namespace flashlane {
 // block_table[b][t / block_size], at slot t % block_size; blocks may be shared between sequences
 // and stand in any order. Pools may be strided (K and V interleaved in one pool, V a slice of K).
 struct PagedInputs {
-  ConstTensorView q;        // [B, Hq, Sq, D]; or packed, with cu_seqlens_q: [total_q, Hq, D]
-  ConstTensorView k_cache;  // [num_blocks, block_size, Hkv, D]
-  ConstTensorView v_cache;  // [num_blocks, block_size, Hkv, Dv]
+  ConstTensorView q = {};        // [B, Hq, Sq, D]; or packed, with cu_seqlens_q: [total_q, Hq, D]
+  ConstTensorView k_cache = {};  // [num_blocks, block_size, Hkv, D]
+  ConstTensorView v_cache = {};  // [num_blocks, block_size, Hkv, Dv]
   // [B, max_blocks], U32 or I32; entries past the live length are never read.
-  ConstTensorView block_table;
+  ConstTensorView block_table = {};
   // [B], U32, I32 or I64: live tokens of the sequence, the queries' own included; at most
   // max_blocks * block_size.
-  ConstTensorView context_lens;
+  ConstTensorView context_lens = {};
 
   // Optional. [B + 1], I32, I64 or U32: sequence b owns rows [cu_seqlens_q[b], cu_seqlens_q[b + 1])
   // of q and out (vLLM's query_start_loc).
-  ConstTensorView cu_seqlens_q;
-  ConstTensorView alibi_slopes;  // [Hq], q's dtype or F32
-  ConstTensorView sinks;         // [Hq], q's dtype or F32
+  ConstTensorView cu_seqlens_q = {};
+  ConstTensorView alibi_slopes = {};  // [Hq], q's dtype or F32
+  ConstTensorView sinks = {};         // [Hq], q's dtype or F32
   // [B|1, Hq|1, Sq, Sq], BOOL: which of the last Sq keys each query sees (draft trees), besides
   // causality; the keys before them are visible to all. Not with cu_seqlens_q.
-  ConstTensorView mask;
+  ConstTensorView mask = {};
 };
 
 // Query i of a sequence with Sq queries stands at a = max(context_lens[b] - Sq + i, 0) and sees the

@@ -46,9 +46,9 @@ struct RopeScaling {
   // What cos and sin are multiplied by; absent: 0.1 ln(factor) + 1, or where both of the next two
   // are there and not 0 (DeepSeek), (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) +
   // 1); 1 where factor <= 1.
-  std::optional<double> attention_factor;
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
+  std::optional<double> attention_factor = {};
+  std::optional<double> mscale = {};
+  std::optional<double> mscale_all_dim = {};
 
   // kLlama3: high_freq_factor > low_freq_factor > 0.
   double low_freq_factor = 1.0;
@@ -64,17 +64,17 @@ FLASHLANE_API Status RopeInverseFrequencies(double theta, const RopeScaling& sca
                                             double* attention_factor = nullptr) noexcept;
 
 struct RopeTableInputs {
-  ConstTensorView inv_freq;  // [rotary_dim / 2], F64, finite
+  ConstTensorView inv_freq = {};  // [rotary_dim / 2], F64, finite
   // [num_positions], I32 or I64: the position of each row; any within +-2^53. Absent: row i is
   // position start + i.
-  ConstTensorView positions;
+  ConstTensorView positions = {};
   std::int64_t start = 0;
   double attention_factor = 1.0;  // finite
 };
 
 struct RopeTableOutputs {
-  TensorView cos;  // [num_positions, rotary_dim / 2], F32 or F64
-  TensorView sin;  // the same
+  TensorView cos = {};  // [num_positions, rotary_dim / 2], F32 or F64
+  TensorView sin = {};  // the same
 };
 
 // cos = attention_factor * cos(position * inv_freq), and sin likewise: angles and functions in F64,
@@ -87,20 +87,20 @@ FLASHLANE_API Status RopeTable(const RopeTableInputs& inputs, const RopeTableOut
 // q and k share dtype (F32, F64, BF16 or F16), rank, batch and seqlen, or total; either may be
 // absent. Any strides with an innermost stride of 1; 0 broadcasts. Head sizes may differ.
 struct RopeInputs {
-  ConstTensorView q;    // [B, Hq, S, D] or token-major [total, Hq, D], D >= rotary_dim
-  ConstTensorView k;    // [B, Hkv, S, D] or [total, Hkv, D]
-  ConstTensorView cos;  // [num_positions, rotary_dim / 2], F32 (F64 for F64)
-  ConstTensorView sin;  // the same
+  ConstTensorView q = {};    // [B, Hq, S, D] or token-major [total, Hq, D], D >= rotary_dim
+  ConstTensorView k = {};    // [B, Hkv, S, D] or [total, Hkv, D]
+  ConstTensorView cos = {};  // [num_positions, rotary_dim / 2], F32 (F64 for F64)
+  ConstTensorView sin = {};  // the same
   // Row of the tables for each token, I32 or I64, each within [0, num_positions): [total], or
   // [B, S], or [S] for every sequence. Absent: token i of a sequence takes row q_start + i.
-  ConstTensorView positions;
+  ConstTensorView positions = {};
 };
 
 // Shaped as q and k, of their dtype; absent where they are. Each may be exactly its own input (the
 // same memory, shape and strides) and shares memory with nothing else.
 struct RopeOutputs {
-  TensorView q;
-  TensorView k;
+  TensorView q = {};
+  TensorView k = {};
 };
 
 struct RopeParams {

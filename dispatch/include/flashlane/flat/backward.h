@@ -12,16 +12,16 @@ namespace flashlane::flat {
 
 // Any of them, and at least one.
 struct FlatGradients {
-  Doubles dq;  // [n_tok_q][h_q][head_dim]
-  Doubles dk;  // [n_tok_k][h_kv][head_dim]; summed over the query heads of the kv head
-  Doubles dv;  // [n_tok_k][h_kv][head_dim]; likewise
+  Doubles dq = {};  // [n_tok_q][h_q][head_dim]
+  Doubles dk = {};  // [n_tok_k][h_kv][head_dim]; summed over the query heads of the kv head
+  Doubles dv = {};  // [n_tok_k][h_kv][head_dim]; likewise
 };
 
 // Gradients of sum(dout * out), out as of sdpa_forward_flat; dout is [n_tok_q][h_q][head_dim].
 // By recompute (flashlane::AttentionBackward); a budget counts 10 head_dim flops per pair.
 struct FlatBackwardInputs {
-  FlatInputs forward;
-  ConstDoubles dout;
+  FlatInputs forward = {};
+  ConstDoubles dout = {};
 };
 FLASHLANE_API AttnStatus sdpa_bwd_flat(const FlatBackwardInputs& inputs, const FlatDims& dims,
                                        const FlatParams& params, const FlatGradients& gradients,

@@ -31,8 +31,8 @@ FLASHLANE_API AttnStatus mask_causal_native(std::int64_t offset, AttentionParams
 // Query i stands at a = i + offset and sees keys a - left <= j <= a + right, both inclusive, as in
 // FlashAttention: left 3 and right 0 is causal with 4 keys. Absent: unlimited on that side.
 struct FlatWindow {
-  std::optional<std::int64_t> window_size_left;
-  std::optional<std::int64_t> window_size_right;
+  std::optional<std::int64_t> window_size_left = {};
+  std::optional<std::int64_t> window_size_right = {};
   std::int64_t offset = 0;
 };
 
@@ -55,8 +55,8 @@ FLASHLANE_API AttnStatus mask_padding_native(std::int64_t n_tok_k, std::int64_t 
 // [cu_seqlens_k[s], cu_seqlens_k[s + 1]), and no others. Both begin with 0, never fall, end with
 // the number of tokens, and are of one length, number of sequences + 1.
 struct FlatSequences {
-  ConstIndices cu_seqlens_q;
-  ConstIndices cu_seqlens_k;
+  ConstIndices cu_seqlens_q = {};
+  ConstIndices cu_seqlens_k = {};
 };
 
 FLASHLANE_API AttnStatus mask_block_diagonal_flat(std::int64_t n_tok_q, std::int64_t n_tok_k,

@@ -23,8 +23,8 @@ FLASHLANE_API AttnStatus rope_inv_freq_scaled(std::int64_t head_dim, double thet
                                               const FlatOptions& options = {}) noexcept;
 
 struct FlatRopeTables {
-  Doubles cos_t;  // [n_pos][head_dim / 2]
-  Doubles sin_t;  // the same
+  Doubles cos_t = {};  // [n_pos][head_dim / 2]
+  Doubles sin_t = {};  // the same
 };
 
 // Rows 0..n_pos - 1 of cos(position * inv_freq) and sin, angles in F64.
@@ -37,7 +37,7 @@ struct FlatRopeTableParams {
   std::int64_t head_dim = 0;
   std::int64_t n_pos = 0;
   double theta = 10000.0;
-  RopeScaling scaling;
+  RopeScaling scaling = {};
   std::int64_t start = 0;
 };
 FLASHLANE_API AttnStatus rope_table_scaled(const FlatRopeTableParams& params,
@@ -45,10 +45,10 @@ FLASHLANE_API AttnStatus rope_table_scaled(const FlatRopeTableParams& params,
                                            const FlatOptions& options = {}) noexcept;
 
 struct FlatRopeInputs {
-  ConstDoubles x;         // [n_tok][h][head_dim]
-  ConstDoubles cos_t;     // [n_pos][rotary_dim / 2]; as many rows as it has whole ones
-  ConstDoubles sin_t;     // the same
-  ConstIndices position;  // [n_tok]: the row of each token. A packed batch restarts it
+  ConstDoubles x = {};         // [n_tok][h][head_dim]
+  ConstDoubles cos_t = {};     // [n_pos][rotary_dim / 2]; as many rows as it has whole ones
+  ConstDoubles sin_t = {};     // the same
+  ConstIndices position = {};  // [n_tok]: the row of each token. A packed batch restarts it
 };
 
 struct FlatRopeDims {

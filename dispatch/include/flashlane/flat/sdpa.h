@@ -9,17 +9,17 @@
 namespace flashlane::flat {
 
 struct FlatInputs {
-  ConstDoubles q;     // [n_tok_q][h_q][head_dim]
-  ConstDoubles k;     // [n_tok_k][h_kv][head_dim]
-  ConstDoubles v;     // [n_tok_k][h_kv][head_dim]
-  ConstDoubles bias;  // [n_tok_q][n_tok_k], shared by all heads: added to scale * q.k. May be
-                      // absent or empty. -inf hides a key; -1e9 gives it a weight of 0 where the
-                      // row has another
+  ConstDoubles q = {};     // [n_tok_q][h_q][head_dim]
+  ConstDoubles k = {};     // [n_tok_k][h_kv][head_dim]
+  ConstDoubles v = {};     // [n_tok_k][h_kv][head_dim]
+  ConstDoubles bias = {};  // [n_tok_q][n_tok_k], shared by all heads: added to scale * q.k. May be
+                           // absent or empty. -inf hides a key; -1e9 gives it a weight of 0 where
+                           // the row has another
 };
 
 struct FlatOutputs {
-  Doubles out;  // [n_tok_q][h_q][head_dim]
-  Doubles lse;  // [h_q][n_tok_q]: ln(sum(exp(score))) per row; may be absent
+  Doubles out = {};  // [n_tok_q][h_q][head_dim]
+  Doubles lse = {};  // [h_q][n_tok_q]: ln(sum(exp(score))) per row; may be absent
 };
 
 // Softmax of a whole row of scores, then its weighted average of v: Kernel::kNaive.
