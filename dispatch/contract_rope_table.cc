@@ -1,5 +1,6 @@
 // The rules of RopeInverseFrequencies and RopeTable, and the latter's resolution.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -97,7 +98,8 @@ Status CheckRows(const RopeTableInputs& inputs, int64_t num_rows) {
     return CheckSequenceValues({"positions", inputs.positions}, num_rows,
                                {-kMaxExact, kMaxExact, ", what F64 holds exactly"});
   }
-  if (inputs.start >= -kMaxExact && inputs.start <= kMaxExact - num_rows) return {};
+  const int64_t rows_on = std::max<int64_t>(num_rows - 1, 0);  // from the first to the last
+  if (inputs.start >= -kMaxExact && inputs.start <= kMaxExact - rows_on) return {};
   return Invalid("start", WithValue("value", inputs.start) + " and " + std::to_string(num_rows) +
                               " rows reach past 2^53, what F64 holds exactly");
 }

@@ -251,6 +251,29 @@ TEST_P(FkcAcceptTest, NumbersOfOperands) {
   EXPECT_EQ(run(nothing).code(), StatusCode::kInvalidArgument);
 }
 
+TEST_P(FkcAcceptTest, ArraysThatAreNull) {
+  const std::string symbol = Text(block()["entry_point"]);
+  const FkcCall call(block(), DType::kF32, {});
+  for (const bool strict : {true, false}) {
+    for (int array = 0; array < 3; ++array) {
+      fkc::KernelCall null = call.Call();
+      null.strict = strict;
+      if (array == 0) null.inputs = nullptr;
+      if (array == 1) null.outputs = nullptr;
+      if (array == 2) null.params = nullptr;
+      fkc::Cost cost;
+      uint64_t bytes = 0;
+      for (const Status& status :
+           {fkc::Resolve(symbol.c_str())(null), fkc::Admits(symbol.c_str(), null),
+            fkc::EstimateCost(symbol.c_str(), null, &cost),
+            fkc::EstimateScratch(symbol.c_str(), null, &bytes)}) {
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << array;
+        EXPECT_NE(status.message().find("array is null"), std::string::npos) << status.message();
+      }
+    }
+  }
+}
+
 TEST_P(FkcAcceptTest, ParametersByKind) {
   using fkc::Param;
   const YAML::Node fields = block()["accept"]["op_params"]["fields"];

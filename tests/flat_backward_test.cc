@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -124,6 +125,34 @@ TEST(FlatBackwardTest, GradcheckCanFail) {
   }
 }
 
+// Scores of -1e9 have little left of what a step changes: in their own row, and in no other.
+TEST(FlatBackwardTest, ARowThatIsMaskedAwayHidesNoMistakeOfOthers) {
+  FlatProblem problem({3, 3, 1, 1, 2}, 5);
+  problem.bias.assign(9, 0.0);
+  std::fill_n(problem.bias.begin(), 3, kMaskedBias);
+  const std::vector<double> dout(6, 1.0);
+  const FlatInputs in = problem.Inputs();
+  Gradients right(problem);
+  ASSERT_EQ(sdpa_bwd_flat({in, dout}, problem.dims, {0.7, false}, right.All()), ATTN_OK);
+  const auto agrees = [&](Gradients gradients) {
+    GradcheckResult result;
+    EXPECT_EQ(CheckGradients({in, problem.dims, {0.7, false}, 1e-4, {}}, gradients.All(), &result),
+              ATTN_OK);
+    return result.agrees;
+  };
+  EXPECT_TRUE(agrees(right));
+  for (size_t i = 2; i < 6; ++i) {  // of queries 1 and 2
+    Gradients wrong = right;
+    wrong.dq[i] += 1e-5;
+    EXPECT_FALSE(agrees(wrong)) << i;
+  }
+  for (size_t i = 0; i < 6; ++i) {  // linear: scores do not move
+    Gradients wrong = right;
+    wrong.dv[i] += 1e-5;
+    EXPECT_FALSE(agrees(wrong)) << i;
+  }
+}
+
 TEST(FlatBackwardTest, StepsThatRoundingSwallows) {
   FlatProblem problem({2, 2, 1, 1, 2}, 3);
   problem.k[3] = 1e20;
@@ -152,6 +181,9 @@ TEST(FlatBackwardTest, WhatIsNotFiniteDoesNotAgree) {
 TEST(FlatBackwardTest, NothingToDo) {
   Gradients none(FlatProblem({0, 0, 1, 1, 2}));
   EXPECT_EQ(sdpa_bwd_flat({}, {0, 0, 1, 1, 2}, {1.0, false}, none.All()), ATTN_OK);
+  const GradcheckResult nothing = attn_bwd_gradcheck_flat({}, {0, 0, 1, 1, 2}, {1.0, false}, 0.1);
+  EXPECT_EQ(nothing.status, ATTN_OK);
+  EXPECT_TRUE(nothing.agrees);
   const FlatProblem keys({0, 3, 1, 1, 2});
   Gradients gradients(keys);
   EXPECT_EQ(sdpa_bwd_flat({keys.Inputs(), {}}, keys.dims, {1.0, false}, gradients.All()), ATTN_OK);

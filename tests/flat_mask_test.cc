@@ -49,6 +49,15 @@ TEST(FlatMaskTest, Causal) {
   }
 }
 
+TEST(FlatMaskTest, AnyNumberOfQueriesWithoutAKey) {
+  const int64_t many = INT64_MAX;
+  const int64_t cu_q[] = {0, many}, cu_k[] = {0, 0};
+  EXPECT_EQ(mask_causal_flat(many, 0, 0, {}), ATTN_OK);
+  EXPECT_EQ(mask_sliding_window_flat(many, 0, {2, 3, 0}, {}), ATTN_OK);
+  EXPECT_EQ(mask_padding_flat(many, 0, 0, {}), ATTN_OK);
+  EXPECT_EQ(mask_block_diagonal_flat(many, 0, {{cu_q, 2}, {cu_k, 2}}, {}), ATTN_OK);
+}
+
 TEST(FlatMaskTest, SlidingWindow) {
   const std::optional<int64_t> sizes[] = {std::nullopt, 0, 1, 3, 1000, INT64_MAX};
   for (const auto& size : kSizes) {

@@ -174,6 +174,25 @@ TEST(FlatRopeTest, TablesFarOutAndScaled) {
   }
 }
 
+TEST(FlatRopeTest, TablesUpToTheLastPosition) {
+  constexpr int64_t kLast = int64_t{1} << 53;
+  FlatRopeTableParams params;
+  params.head_dim = 2;
+  params.n_pos = 2;
+  std::vector<double> cos_t(2), sin_t(2);
+  for (const int64_t start : {-kLast, kLast - 1}) {
+    params.start = start;
+    EXPECT_EQ(rope_table_scaled(params, {cos_t, sin_t}), ATTN_OK) << start;
+    EXPECT_EQ(cos_t[1], std::cos(static_cast<double>(start + 1)));
+  }
+  for (const int64_t start : {-kLast - 1, kLast}) {
+    params.start = start;
+    EXPECT_EQ(rope_table_scaled(params, {cos_t, sin_t}), ATTN_BAD_POSITION) << start;
+  }
+  params.n_pos = 1;
+  EXPECT_EQ(rope_table_scaled(params, {cos_t, sin_t}), ATTN_OK);
+}
+
 TEST(FlatRopeTest, ScalingOutOfRange) {
   std::vector<double> table(4, -77.0), inv_freq(2, -77.0);
   FlatRopeTableParams params;

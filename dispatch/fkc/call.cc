@@ -185,6 +185,7 @@ const Param* FindParam(const KernelCall& call, const char* name) {
 
 Status BindOperands(const Contract& contract, const KernelCall& call, BoundCall* bound) {
   if (Status s = CheckInputCount(contract, call); !s.ok()) return s;
+  if (call.num_outputs > 0 && call.outputs == nullptr) return Invalid("outputs", "array is null");
   if (Status s = CheckNames(contract, call); !s.ok()) return s;
   for (size_t i = 0; i < call.num_params; ++i) {
     if (Status s = TakeParam(call.params[i], call.inputs[1], &bound->params); !s.ok()) return s;

@@ -55,6 +55,7 @@ double MaxDifference(const std::vector<double>& a, const std::vector<double>& b)
 
 std::vector<double> RowGrowth(const FlatInputs& inputs, const FlatDims& dims, double scale,
                               const std::vector<double>& lse) {
+  if (lse.empty()) return {};
   const std::vector<double> keys = LargestKeys(inputs, dims);
   const int64_t group = dims.h_q / dims.h_kv;
   const double terms = static_cast<double>(std::max<int64_t>(dims.n_tok_k, 2));

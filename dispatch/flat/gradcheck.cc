@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "dispatch/flat/compare.h"
@@ -33,20 +34,40 @@ class Gradcheck {
                       CoreOptions(problem_.options, Kernel::kNaive));
   }
 
-  // What rounding may do to a sum of out.
+  // What rounding may do to the sum of a row of out, and of all rows of a kv head: an element of q
+  // moves one of the former, of k and v one of the latter; of v, weights stay what they are.
   AttnStatus FindRounding() {
+    const FlatDims& dims = problem_.dims;
     AttnStatus s = Forward(problem_.inputs, &ahead_);
     const std::vector<double> growth =
-        RowGrowth(problem_.inputs, problem_.dims, problem_.params.scale, ahead_.lse);
-    const std::vector<double> magnitudes = Magnitudes(problem_.inputs, problem_.dims);
+        RowGrowth(problem_.inputs, dims, problem_.params.scale, ahead_.lse);
+    const std::vector<double> magnitudes = Magnitudes(problem_.inputs, dims);
     FlatInputs positive = problem_.inputs;
     positive.v = magnitudes;
     if (s == ATTN_OK) s = Forward(positive, &behind_);
-    double largest = 0.0, sum = 0.0;
-    for (const double row : growth) largest = std::max(largest, row);
-    for (const double element : behind_.out) sum += element;
-    rounding_ = 8.0 * std::numeric_limits<double>::epsilon() * largest * sum;
+    const auto terms = static_cast<double>(std::max<int64_t>(dims.n_tok_k, 2));
+    rows_q_.assign(growth.size(), 0.0);  // [n_tok_q][h_q]
+    rows_k_.assign(growth.empty() ? 0 : static_cast<size_t>(dims.h_kv), 0.0);
+    rows_v_ = rows_k_;
+    for (size_t row = 0; row < rows_q_.size(); ++row) {
+      const auto head = static_cast<int64_t>(row) % dims.h_q;
+      const int64_t query = static_cast<int64_t>(row) / dims.h_q;
+      const auto kv_head = static_cast<size_t>(head / (dims.h_q / dims.h_kv));
+      const double* magnitude = behind_.out.data() + static_cast<int64_t>(row) * dims.head_dim;
+      const double sum = 8.0 * std::numeric_limits<double>::epsilon() *
+                         std::accumulate(magnitude, magnitude + dims.head_dim, 0.0);
+      rows_q_[row] = sum * growth[static_cast<size_t>(head * dims.n_tok_q + query)];
+      rows_k_[kv_head] += rows_q_[row];
+      rows_v_[kv_head] += sum * terms;
+    }
     return s;
+  }
+
+  double RoundingOf(ConstDoubles FlatInputs::*operand, size_t element) const {
+    const size_t head_row = element / static_cast<size_t>(problem_.dims.head_dim);
+    if (operand == &FlatInputs::q) return rows_q_[head_row];
+    const std::vector<double>& rows = operand == &FlatInputs::k ? rows_k_ : rows_v_;
+    return rows.empty() ? 0.0 : rows[head_row % rows.size()];
   }
 
   // d sum(out) / d values[i] by a step of `step` to both sides; values is where `moved` reads.
@@ -77,7 +98,7 @@ class Gradcheck {
       if (s != ATTN_OK) return s;
       const double tolerance =
           std::max({2.0 * problem_.step * problem_.step * (1.0 + std::abs(numerical)),
-                    std::abs(numerical - coarse), rounding_ / problem_.step});
+                    std::abs(numerical - coarse), RoundingOf(operand, i) / problem_.step});
       const double error = std::abs(gradient.data[i] - numerical);
       Add(std::isfinite(error) ? error : std::numeric_limits<double>::infinity(), tolerance,
           result);
@@ -96,7 +117,7 @@ class Gradcheck {
 
   const GradcheckProblem& problem_;
   OwnOutputs ahead_, behind_;
-  double rounding_ = 0.0;
+  std::vector<double> rows_q_, rows_k_, rows_v_;
 };
 
 }  // namespace

@@ -12,16 +12,15 @@
 namespace flashlane::flat {
 namespace {
 
-// A mask is `elements` flops and as many doubles.
+// A mask is `elements` flops and as many doubles, beside what its function reads.
 AttnStatus CheckMask(int64_t n_tok_q, int64_t n_tok_k, const Doubles& mask,
-                     const FlatOptions& options) {
+                     const FlatOptions& options, uint64_t bytes_read = 0) {
   const uint64_t elements =
       SaturatingProduct(static_cast<uint64_t>(n_tok_q), static_cast<uint64_t>(n_tok_k));
   const Needed need = Need(mask, elements);
-  if (const AttnStatus s = attn_budget_check(elements, need.bytes(), options); s != ATTN_OK) {
-    return s;
-  }
-  return CheckBuffers({}, {need});
+  const uint64_t bytes = SaturatingSum(need.bytes(), bytes_read);
+  const AttnStatus s = attn_budget_check(elements, bytes, options);
+  return s != ATTN_OK ? s : CheckBuffers({}, {need});
 }
 
 void FillRow(double* row, int64_t n_tok_k, const kernels::KeyRange& visible) {
@@ -29,9 +28,13 @@ void FillRow(double* row, int64_t n_tok_k, const kernels::KeyRange& visible) {
   if (!visible.empty()) std::fill_n(row + visible.begin, visible.size(), 0.0);
 }
 
+// Rows without a key may be any number, of no bytes.
+int64_t RowsToFill(int64_t n_tok_q, int64_t n_tok_k) { return n_tok_k == 0 ? 0 : n_tok_q; }
+
 // Positions and windows are the kernels': one place says which keys a query sees.
 AttnStatus FillWindows(int64_t n_tok_q, const kernels::SequenceMask& window, Doubles mask) {
-  for (int64_t i = 0; i < n_tok_q; ++i) {
+  const int64_t rows = RowsToFill(n_tok_q, window.k_len);
+  for (int64_t i = 0; i < rows; ++i) {
     FillRow(mask.data + i * window.k_len, window.k_len, window.Visible(i));
   }
   return ATTN_OK;
@@ -114,7 +117,8 @@ AttnStatus mask_padding_flat(int64_t n_tok_q, int64_t n_tok_k, int64_t k_len, Do
   if (const AttnStatus s = CheckTokens(n_tok_q, n_tok_k); s != ATTN_OK) return s;
   if (const AttnStatus s = CheckPadding(n_tok_k, k_len); s != ATTN_OK) return s;
   if (const AttnStatus s = CheckMask(n_tok_q, n_tok_k, mask, options); s != ATTN_OK) return s;
-  for (int64_t i = 0; i < n_tok_q; ++i) FillRow(mask.data + i * n_tok_k, n_tok_k, {0, k_len});
+  const int64_t rows = RowsToFill(n_tok_q, n_tok_k);
+  for (int64_t i = 0; i < rows; ++i) FillRow(mask.data + i * n_tok_k, n_tok_k, {0, k_len});
   return ATTN_OK;
 }
 
@@ -130,15 +134,19 @@ AttnStatus mask_block_diagonal_flat(int64_t n_tok_q, int64_t n_tok_k,
                                     const FlatSequences& sequences, Doubles mask,
                                     const FlatOptions& options) noexcept {
   if (const AttnStatus s = CheckTokens(n_tok_q, n_tok_k); s != ATTN_OK) return s;
-  if (const AttnStatus s = CheckMask(n_tok_q, n_tok_k, mask, options); s != ATTN_OK) return s;
   const ConstIndices &cu_q = sequences.cu_seqlens_q, &cu_k = sequences.cu_seqlens_k;
+  const uint64_t lengths = BytesOf({NeedAll(cu_q), NeedAll(cu_k)});
+  if (const AttnStatus s = CheckMask(n_tok_q, n_tok_k, mask, options, lengths); s != ATTN_OK) {
+    return s;
+  }
   const uint64_t elements = static_cast<uint64_t>(n_tok_q) * static_cast<uint64_t>(n_tok_k);
   if (const AttnStatus s = CheckBuffers({NeedAll(cu_q), NeedAll(cu_k)}, {Need(mask, elements)});
       s != ATTN_OK) {
     return s;
   }
   if (const AttnStatus s = CheckSequences(sequences, n_tok_q, n_tok_k); s != ATTN_OK) return s;
-  for (int64_t sequence = 0; sequence + 1 < cu_q.size; ++sequence) {
+  const int64_t count = RowsToFill(cu_q.size - 1, n_tok_k);
+  for (int64_t sequence = 0; sequence < count; ++sequence) {
     const kernels::KeyRange keys{cu_k.data[sequence], cu_k.data[sequence + 1]};
     for (int64_t i = cu_q.data[sequence]; i < cu_q.data[sequence + 1]; ++i) {
       FillRow(mask.data + i * n_tok_k, n_tok_k, keys);
