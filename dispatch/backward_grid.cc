@@ -8,13 +8,11 @@
 namespace flashlane {
 namespace {
 
-// From how many times as many pieces on a side counts as longer, so that the other one's sums exist
-// several times. Adding them up costs a thread alone some hundredths where both have 2048 rows, so
-// that sequences that are merely not square do without.
+// From how many times as many pieces on a side the other one's sums may exist several times. Adding
+// them up costs a thread alone some hundredths where both have 2048 rows.
 constexpr int64_t kUneven = 4;
 
-// Tiles of one kv head that can run at once then, if it has as many pieces. More would take more
-// memory: all sums of the shorter side take at most twice that of the longer side's.
+// Tiles of one kv head that can run at once then, if it has as many pieces.
 constexpr int64_t kTilesAtOnce = 8;
 
 int64_t NumKeys(const kernels::ForwardArgs& args, int64_t batch) {
@@ -38,7 +36,10 @@ BackwardGrid::BackwardGrid(const kernels::BackwardArgs& args, const kernels::Bac
   for (int64_t b = 0; b < args.forward.batch; ++b) {
     const Cut cut = CutOf(b);
     pieces_before_[b + 1] = pieces_before_[b] + args.forward.num_kv_heads * cut.pieces;
-    parts_before_[b + 1] = parts_before_[b] + PartBytes(cut);
+    const size_t head_part_bytes = HeadPartBytes(cut);
+    parts_before_[b + 1] =
+        parts_before_[b] + head_part_bytes * static_cast<size_t>(args.forward.num_kv_heads);
+    head_part_bytes_ = std::max(head_part_bytes_, head_part_bytes);
     num_phases_ = std::max(num_phases_, cut.phases);
     scratch_bytes_ = std::max(scratch_bytes_, cut.plan.scratch_bytes);
   }
@@ -55,7 +56,14 @@ BackwardGrid::Cut BackwardGrid::CutOf(int64_t batch) const {
   cut.phases = cut.pieces;
   const int64_t fewer = std::min(cut.query_pieces, cut.key_pieces);
   if (fewer > 0 && cut.pieces >= kUneven * fewer) {
-    const int64_t sums = std::clamp<int64_t>(kTilesAtOnce / fewer, 1, cut.pieces / fewer);
+    // What is added to the shorter side's sums takes at most as much memory as the longer side's.
+    // By all gradients, for the cut must not depend on which are asked for.
+    const kernels::ForwardArgs& forward = args_.forward;
+    const int64_t queries = forward.group() * cut.sequence.seqlen_q * forward.head_dim;
+    const int64_t keys = cut.sequence.k_len * (forward.head_dim + forward.head_dim_v);
+    const int64_t affordable = 1 + (cut.by_keys() ? keys / queries : queries / keys);
+    const int64_t sums =
+        std::clamp<int64_t>(std::min(kTilesAtOnce / fewer, affordable), 1, cut.pieces / fewer);
     cut.phases = kernels::DivideUp(cut.pieces, sums);
   }
   return cut;
@@ -67,7 +75,11 @@ BackwardGrid::Place BackwardGrid::PlaceOf(int64_t piece) const {
       pieces_before_ - 1;
   const Cut cut = CutOf(batch);
   piece -= pieces_before_[batch];
-  return {cut, batch, piece / cut.pieces, piece % cut.pieces};
+  const int64_t kv_head = piece / cut.pieces;
+  std::byte* parts = parts_ == nullptr ? nullptr
+                                       : parts_ + parts_before_[batch] +
+                                             static_cast<size_t>(kv_head) * HeadPartBytes(cut);
+  return {cut, batch, kv_head, piece % cut.pieces, parts};
 }
 
 bool BackwardGrid::TileOf(const Place& place, int64_t phase, kernels::BackwardTile* tile) const {
@@ -112,7 +124,7 @@ kernels::Tile BackwardGrid::Keys(const Place& place) const {
   return tile;
 }
 
-size_t BackwardGrid::PartBytes(const Cut& cut) const {
+size_t BackwardGrid::HeadPartBytes(const Cut& cut) const {
   const kernels::ForwardArgs& forward = args_.forward;
   int64_t elements = 0;
   if (cut.by_keys()) {
@@ -124,18 +136,15 @@ size_t BackwardGrid::PartBytes(const Cut& cut) const {
                           (args_.dv.data != nullptr ? forward.head_dim_v : 0);
     elements = cut.sequence.k_len * width;
   }
-  return static_cast<size_t>((cut.num_sums() - 1) * forward.num_kv_heads * elements) *
-         entry_.sum_bytes;
+  return static_cast<size_t>((cut.num_sums() - 1) * elements) * entry_.sum_bytes;
 }
 
-// Number `index` of the others, laid out [kv head][index][dq, or dk, then dv].
+// Number `index` of the others, laid out [index][dq, or dk, then dv].
 BackwardGrid::Part BackwardGrid::PartOf(const Place& place, int64_t index) const {
   const Cut& cut = place.cut;
   const kernels::ForwardArgs& forward = args_.forward;
-  const size_t bytes =
-      PartBytes(cut) / static_cast<size_t>((cut.num_sums() - 1) * forward.num_kv_heads);
-  std::byte* at = parts_ + parts_before_[place.batch] +
-                  static_cast<size_t>(place.kv_head * (cut.num_sums() - 1) + index) * bytes;
+  const size_t bytes = HeadPartBytes(cut) / static_cast<size_t>(cut.num_sums() - 1);
+  std::byte* at = place.parts + static_cast<size_t>(index) * bytes;
   // As if rows of all heads and sequences lay there: kernels count from the first.
   const auto take = [&](int64_t first_head, int64_t heads, int64_t first_row, int64_t rows,
                         int64_t width) {
@@ -163,14 +172,12 @@ BackwardGrid::Part BackwardGrid::PartOf(const Place& place, int64_t index) const
 void BackwardGrid::ClearParts(const Place& place) const {
   const Cut& cut = place.cut;
   if (cut.num_sums() == 1) return;
-  const size_t bytes = PartBytes(cut) / static_cast<size_t>(args_.forward.num_kv_heads);
+  const size_t bytes = HeadPartBytes(cut);
   const auto share = [&](int64_t piece) {
     return bytes * static_cast<size_t>(piece) / static_cast<size_t>(cut.pieces);
   };
-  std::byte* head =
-      parts_ + parts_before_[place.batch] + static_cast<size_t>(place.kv_head) * bytes;
   const size_t begin = share(place.piece), end = share(place.piece + 1);
-  if (begin < end) std::memset(head + begin, 0, end - begin);
+  if (begin < end) std::memset(place.parts + begin, 0, end - begin);
 }
 
 void BackwardGrid::AddParts(const Place& place) const {
@@ -252,9 +259,10 @@ uint64_t BackwardGrid::HeadCost(int64_t head) const {
   return BackwardTileCost(args_, tile);
 }
 
-void BackwardGrid::RunHead(int64_t head, void* scratch) const {
+void BackwardGrid::RunHead(int64_t head, void* scratch, void* parts) const {
   const int64_t batch = head / args_.forward.num_kv_heads;
-  Place place{CutOf(batch), batch, head % args_.forward.num_kv_heads, 0};
+  Place place{CutOf(batch), batch, head % args_.forward.num_kv_heads, 0,
+              static_cast<std::byte*>(parts)};
   const int64_t pieces = place.cut.pieces;
   for (place.piece = 0; place.piece < pieces; ++place.piece) PrepareAt(place, scratch);
   for (int64_t phase = 0; phase < place.cut.phases; ++phase) {

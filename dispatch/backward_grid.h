@@ -21,18 +21,20 @@ class BackwardGrid {
 
   size_t scratch_bytes() const { return scratch_bytes_; }  // per worker
 
-  // Sums beside the call's own, of sequences with few pieces of queries or of keys. Their memory
-  // must be set before anything runs.
+  // Where one side of a sequence has few pieces, its sums exist several times: those beside the
+  // call's own, the parts, take part_bytes of all kv heads, head_part_bytes of any one.
   size_t part_bytes() const { return parts_before_[args_.forward.batch]; }
-  void set_parts(void* parts) { parts_ = static_cast<std::byte*>(parts); }
+  size_t head_part_bytes() const { return head_part_bytes_; }
 
-  // kv heads of sequences: whole ones are independent of each other.
+  // kv heads of sequences: whole ones are independent of each other, and whoever runs them has
+  // parts for one.
   int64_t num_heads() const;
   uint64_t HeadCost(int64_t head) const;
-  void RunHead(int64_t head, void* scratch) const;
+  void RunHead(int64_t head, void* scratch, void* parts) const;
 
   // Or in stages of pieces, each stage whole before the next begins: Prepare of all pieces, Run of
-  // all for phase 0, 1, ..., Finish of all. The same bits.
+  // all for phase 0, 1, ..., Finish of all. The same bits. Memory for all parts must be set before.
+  void set_parts(void* parts) { parts_ = static_cast<std::byte*>(parts); }
   int64_t num_pieces() const { return pieces_before_[args_.forward.batch]; }
   int64_t num_phases() const { return num_phases_; }
   uint64_t PrepareCost(int64_t piece) const;  // and of Finish
@@ -61,6 +63,7 @@ class BackwardGrid {
     int64_t batch;
     int64_t kv_head;
     int64_t piece;
+    std::byte* parts;  // of this kv head
   };
   // The shorter side's sums beside the call's own, of one kv head; others are null.
   struct Part {
@@ -69,7 +72,7 @@ class BackwardGrid {
   Cut CutOf(int64_t batch) const;
   Place PlaceOf(int64_t piece) const;
 
-  size_t PartBytes(const Cut& cut) const;  // of all kv heads
+  size_t HeadPartBytes(const Cut& cut) const;
   Part PartOf(const Place& place, int64_t index) const;
   void ClearParts(const Place& place) const;
   void AddParts(const Place& place) const;
@@ -85,6 +88,7 @@ class BackwardGrid {
   threading::Scratch list_;
   int64_t* pieces_before_ = nullptr;  // [batch + 1]
   size_t* parts_before_ = nullptr;    // likewise, in bytes
+  size_t head_part_bytes_ = 0;
   std::byte* parts_ = nullptr;
   int64_t num_phases_ = 0;
   size_t scratch_bytes_ = 0;

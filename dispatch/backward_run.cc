@@ -22,6 +22,11 @@
 namespace flashlane {
 namespace {
 
+size_t AlignedScratch(size_t bytes) {
+  constexpr size_t kAlign = threading::kScratchAlignment;
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
 // Heads like the longest per thread from which on whole heads are what threads share: the last to
 // end then costs a thread at most a quarter.
 constexpr int64_t kHeadsPerThread = 4;
@@ -109,9 +114,8 @@ class Workspace {
     return sum_bytes_ == 8 ? sizeof(kernels::RowTerms<double>) : sizeof(kernels::RowTerms<float>);
   }
   void* Take(int64_t rows, int64_t per_row, size_t bytes) {
-    constexpr size_t kAlign = threading::kScratchAlignment;
     void* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (static_cast<size_t>(rows * per_row) * bytes + kAlign - 1) / kAlign * kAlign;
+    used_ += AlignedScratch(static_cast<size_t>(rows * per_row) * bytes);
     return at;
   }
 
@@ -179,13 +183,19 @@ bool SharesHeads(const BackwardGrid& grid, int threads) {
   return SaturatingProduct(longest, static_cast<uint64_t>(kHeadsPerThread * threads)) <= all;
 }
 
-void RunGrid(const BackwardGrid& grid, const Stages& stages, int threads) {
-  if (SharesHeads(grid, threads)) {
-    stages.Run(
-        grid.num_heads(), [&](int64_t head) noexcept { return grid.HeadCost(head); },
-        [&](int64_t head, void* scratch) noexcept { grid.RunHead(head, scratch); });
-    return;
-  }
+// Behind the kernel's scratch lie the parts of the head that a worker runs.
+void RunHeads(const BackwardGrid& grid, const Stages& stages) {
+  const size_t parts_at = AlignedScratch(grid.scratch_bytes());
+  stages.Run(
+      grid.num_heads(), [&](int64_t head) noexcept { return grid.HeadCost(head); },
+      [&](int64_t head, void* scratch) noexcept {
+        void* parts =
+            grid.head_part_bytes() == 0 ? nullptr : static_cast<std::byte*>(scratch) + parts_at;
+        grid.RunHead(head, scratch, parts);
+      });
+}
+
+void RunPieces(const BackwardGrid& grid, const Stages& stages) {
   const auto prepare_cost = [&](int64_t piece) noexcept { return grid.PrepareCost(piece); };
   stages.Run(grid.num_pieces(), prepare_cost,
              [&](int64_t piece, void* scratch) noexcept { grid.Prepare(piece, scratch); });
@@ -251,7 +261,9 @@ struct Needs {
   bool forward_results = false;  // the kernel reads them
   bool runs_forward = false;     // and they were not kept
   size_t workspace_bytes = 0;    // for the forward's results
-  size_t memory_bytes = 0;       // those, and the sums of bias and of the shorter side
+  bool shares_heads = false;     // threads do, and each has the parts of one
+  size_t memory_bytes = 0;       // of the forward's results, the sums of bias and all parts
+  size_t worker_bytes = 0;       // scratch of each
   int64_t workers = 1;
   uint64_t scratch_bytes = 0;  // of all together
 };
@@ -264,11 +276,15 @@ Needs NeedsOf(const KernelRow& row, const Target& target, const kernels::Backwar
   needs.runs_forward = needs.forward_results && !Workspace::HasForward(args);
   needs.workspace_bytes = needs.forward_results ? Workspace(args, row.dtype).bytes() : 0;
   const BiasTiles bias_tiles(entry, args);
-  needs.memory_bytes = needs.workspace_bytes + bias_tiles.sum_bytes() + grid.part_bytes();
+  needs.shares_heads = SharesHeads(grid, threads);
+  needs.memory_bytes =
+      needs.workspace_bytes + bias_tiles.sum_bytes() + (needs.shares_heads ? 0 : grid.part_bytes());
+  needs.worker_bytes = needs.shares_heads
+                           ? AlignedScratch(grid.scratch_bytes()) + grid.head_part_bytes()
+                           : grid.scratch_bytes();
   needs.workers =
       std::min<int64_t>(threads, std::max<int64_t>({grid.num_pieces(), bias_tiles.units(), 1}));
-  needs.scratch_bytes =
-      SaturatingProduct(grid.scratch_bytes(), static_cast<uint64_t>(needs.workers));
+  needs.scratch_bytes = SaturatingProduct(needs.worker_bytes, static_cast<uint64_t>(needs.workers));
   if (needs.runs_forward) {
     const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
     needs.scratch_bytes =
@@ -298,8 +314,8 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   if (DebugLogEnabled()) {
     LogChoice(row, target, entry.unit,
               std::to_string(threads) + " threads, " + std::to_string(grid.num_pieces()) +
-                  " pieces, scratch " + std::to_string(grid.scratch_bytes()) +
-                  " bytes, workspace " + std::to_string(bytes) + " bytes");
+                  " pieces, scratch " + std::to_string(needs.worker_bytes) + " bytes, workspace " +
+                  std::to_string(bytes) + " bytes");
   }
   const BiasTiles bias_tiles(entry, *args);
   const threading::Scratch memory(bytes);
@@ -307,13 +323,13 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   const kernels::BackwardArgs asked = *args;
   if (needs.forward_results) Workspace(asked, row.dtype).Assign(memory.data(), args);
   std::byte* const bias_sums = static_cast<std::byte*>(memory.data()) + needs.workspace_bytes;
-  grid.set_parts(bias_sums + bias_tiles.sum_bytes());
+  if (!needs.shares_heads) grid.set_parts(bias_sums + bias_tiles.sum_bytes());
   if (needs.runs_forward) {
     if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
   }
-  const Stages stages(threads, grid.scratch_bytes());
-  if (!stages.ok()) return OutOfScratch(grid.scratch_bytes());
-  RunGrid(grid, stages, threads);
+  const Stages stages(threads, needs.worker_bytes);
+  if (!stages.ok()) return OutOfScratch(needs.worker_bytes);
+  needs.shares_heads ? RunHeads(grid, stages) : RunPieces(grid, stages);
   RunBias(entry, *args, bias_tiles, bias_sums, stages);
   RunSinks(entry, *args, stages);
   return {};

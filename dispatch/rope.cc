@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dispatch/attention_run.h"
 #include "dispatch/contract_rope.h"
@@ -57,6 +58,11 @@ void FillFrequencies(double theta, const RopeScaling& scaling,
       return kernels::Llama3Frequencies(
           {theta, factor, original, scaling.low_freq_factor, scaling.high_freq_factor}, out);
   }
+}
+
+Status FrequencyOverflow(double theta) {
+  return Status::InvalidArgument("theta: " + std::to_string(theta) +
+                                 " with this scaling gives frequencies that are not finite");
 }
 
 double AttentionFactor(const RopeScaling& scaling) {
@@ -149,7 +155,15 @@ Status RopeInverseFrequencies(double theta, const RopeScaling& scaling, const Te
     if (Status status = CheckRopeFrequencies(theta, scaling, inv_freq); !status.ok()) {
       return status;
     }
-    FillFrequencies(theta, scaling, OutputOf(inv_freq));
+    // Apart from the output, which a refusal leaves as it was.
+    std::vector<double> made(static_cast<size_t>(inv_freq.shape[0]));
+    const auto pairs = static_cast<int64_t>(made.size());
+    FillFrequencies(theta, scaling, {made.data(), 1, pairs});
+    for (const double value : made) {
+      if (!std::isfinite(value)) return FrequencyOverflow(theta);
+    }
+    const kernels::FrequencyOutput out = OutputOf(inv_freq);
+    for (int64_t i = 0; i < pairs; ++i) out[i] = made[static_cast<size_t>(i)];
     if (attention_factor != nullptr) *attention_factor = AttentionFactor(scaling);
     return Status();
   });

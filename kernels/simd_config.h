@@ -7,11 +7,15 @@
 // HWY_AVX10_2: no machine to prove it on; such machines run HWY_AVX3_SPR. Spelled by its bit: the
 //   name came with Highway 1.3.
 // HWY_ALL_SVE, HWY_RVV: vectors of unknown size cannot be elements of arrays, and the register
-// tiles
-//   are arrays of vectors. Such machines run NEON or the baseline.
+//   tiles are arrays of vectors. Such machines run NEON or the baseline.
+// FLASHLANE_DISABLED_TARGETS: those that whoever builds does without (a CMake variable).
+#ifndef FLASHLANE_DISABLED_TARGETS
+#define FLASHLANE_DISABLED_TARGETS 0
+#endif
 #define FLASHLANE_HWY_AVX10_2 (1LL << 3)
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | FLASHLANE_HWY_AVX10_2 | HWY_ALL_SVE | HWY_RVV)
+#define HWY_DISABLED_TARGETS                                                            \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | FLASHLANE_HWY_AVX10_2 | HWY_ALL_SVE | HWY_RVV | \
+   FLASHLANE_DISABLED_TARGETS)
 
 #include <cstddef>
 #include <cstdint>

@@ -174,12 +174,14 @@ TEST(BackwardGridTest, HeadsMeetEveryPairOnceInTheOrderOfStages) {
   for (const auto& lengths : kLengths) {
     Packed call(lengths[0], lengths[1]);
     BackwardGrid grid(call.args, call.entry);
-    std::vector<std::byte> parts(grid.part_bytes() + 1, std::byte{0xFF});
-    grid.set_parts(parts.data());
+    std::vector<std::byte> parts(grid.head_part_bytes() + 1, std::byte{0xFF});
     std::vector<Call> seen;
     calls = &seen;
-    for (int64_t head = grid.num_heads() - 1; head >= 0; --head) grid.RunHead(head, nullptr);
+    for (int64_t head = grid.num_heads() - 1; head >= 0; --head) {
+      grid.RunHead(head, nullptr, parts.data());
+    }
     call.ExpectEveryPairOnce();
+    EXPECT_EQ(parts.back(), std::byte{0xFF});
   }
 }
 
@@ -212,14 +214,15 @@ TEST(BackwardGridTest, AShortSideKeepsManyAtWork) {
   EXPECT_EQ(TilesAtOnce(4, 8), std::vector<size_t>(1, 1));
 }
 
-// At most as large as twice the longer side's own.
+// At most as large as the longer side's own.
 TEST(BackwardGridTest, PartsStaySmall) {
   for (int64_t queries = 1; queries <= 16; ++queries) {
     for (int64_t keys = 1; keys <= 16; ++keys) {
       Packed call({queries * kQueriesPerPiece}, {keys * kKeysPerPiece});
       const BackwardGrid grid(call.args, call.entry);
       const size_t dq = call.dq.size(), dk = call.dk.size() * 2;
-      EXPECT_LE(grid.part_bytes(), 2 * sizeof(float) * std::max(dq, dk)) << queries << " " << keys;
+      EXPECT_EQ(grid.part_bytes(), 2 * grid.head_part_bytes());
+      EXPECT_LE(grid.part_bytes(), sizeof(float) * std::max(dq, dk)) << queries << " " << keys;
     }
   }
 }

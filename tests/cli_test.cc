@@ -1,5 +1,6 @@
 // The program as its users see it: exit codes, one line on stderr, files written or left alone.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -266,6 +267,20 @@ TEST_F(CliTest, TargetFromTheEnvironment) {
   const auto json = nlohmann::json::parse(Flashlane("info --json").out);
   EXPECT_EQ(json["targets"]["chosen"], SupportedTargets().back());
   ::unsetenv("FLASHLANE_TARGET");
+}
+
+TEST_F(CliTest, LogLevelFromTheEnvironment) {
+  const std::string run =
+      "run " + kCases + "fwd_basic.safetensors --dtype f32 --out " + Path("o.safetensors");
+  EXPECT_EQ(Flashlane(run).err, "");
+  ::setenv("FLASHLANE_LOG_LEVEL", "debug", 1);
+  EXPECT_THAT(Flashlane(run).err, ::testing::HasSubstr("attention_flash/F32 on "));
+  ::setenv("FLASHLANE_LOG_LEVEL", "loud", 1);
+  const Outcome outcome = Flashlane(run);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, ::testing::HasSubstr("FLASHLANE_LOG_LEVEL: 'loud' is none of trace"));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  ::unsetenv("FLASHLANE_LOG_LEVEL");
 }
 
 }  // namespace

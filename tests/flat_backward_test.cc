@@ -153,6 +153,14 @@ TEST(FlatBackwardTest, ARowThatIsMaskedAwayHidesNoMistakeOfOthers) {
   }
 }
 
+TEST(FlatBackwardTest, NoTokensTakeNoTimeHoweverManyTheHeads) {
+  double gradient = -77.0;
+  const FlatGradients gradients{{&gradient, 0}};
+  EXPECT_EQ(sdpa_bwd_flat({}, {0, 0, int64_t{1} << 50, int64_t{1} << 50, 8}, {}, gradients),
+            ATTN_OK);
+  EXPECT_EQ(gradient, -77.0);
+}
+
 TEST(FlatBackwardTest, StepsThatRoundingSwallows) {
   FlatProblem problem({2, 2, 1, 1, 2}, 3);
   problem.k[3] = 1e20;

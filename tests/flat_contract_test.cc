@@ -54,6 +54,8 @@ TEST(FlatContractTest, SizesThatNoMemoryHolds) {
   // 2^62 bytes are too many, 2^61 are not.
   EXPECT_EQ(attn_dims_check(1, 1, 1, int64_t{1} << 59, 1, 1), ATTN_SIZE_OVERFLOW);
   EXPECT_EQ(attn_dims_check(1, 1, 1, int64_t{1} << 58, 1, 1), ATTN_OK);
+  // k and v are as wide as the kv heads.
+  EXPECT_EQ(attn_dims_check(1, 1 << 30, 1, 0, 1 << 29, 1), ATTN_OK);
   // A size of 0 does not hide the others.
   EXPECT_EQ(attn_dims_check(0, 1, 1, kMax, 1, 2), ATTN_SIZE_OVERFLOW);
 }

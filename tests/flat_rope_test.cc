@@ -193,6 +193,18 @@ TEST(FlatRopeTest, TablesUpToTheLastPosition) {
   EXPECT_EQ(rope_table_scaled(params, {cos_t, sin_t}), ATTN_OK);
 }
 
+TEST(FlatRopeTest, FrequenciesBeyondF64) {
+  FlatRopeTableParams params;
+  params.head_dim = 400;
+  params.n_pos = 1;
+  params.theta = 5e-324;
+  std::vector<double> inv_freq(200, -77.0), sin_t(200, -77.0);
+  EXPECT_EQ(rope_inv_freq(400, params.theta, inv_freq), ATTN_BAD_THETA);
+  EXPECT_EQ(rope_table_scaled(params, {inv_freq, sin_t}), ATTN_BAD_THETA);
+  EXPECT_EQ(inv_freq, std::vector<double>(200, -77.0));
+  EXPECT_EQ(sin_t, inv_freq);
+}
+
 TEST(FlatRopeTest, ScalingOutOfRange) {
   std::vector<double> table(4, -77.0), inv_freq(2, -77.0);
   FlatRopeTableParams params;

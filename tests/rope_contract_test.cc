@@ -112,6 +112,8 @@ TEST(RopeContractTest, Frequencies) {
           {"theta: value -1.000000 is not finite and > 0", [](Call& c) { c.theta = -1; }},
           {"theta: value nan is not finite", [](Call& c) { c.theta = std::nan(""); }},
           {"theta: value inf is not finite", [](Call& c) { c.theta = kInf; }},
+          {"with this scaling gives frequencies that are not finite",
+           [](Call& c) { Scale(c, Type::kLinear, 5e-324); }},
           {"inv_freq: rank 0 is not 1", [](Call& c) { c.inv_freq = {}; }},
           {"inv_freq: dtype F32 is not F64", [](Call& c) { c.inv_freq.dtype = DType::kF32; }},
           {"inv_freq: data is null", [](Call& c) { c.inv_freq.data = nullptr; }},

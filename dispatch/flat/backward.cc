@@ -56,11 +56,10 @@ AttnStatus sdpa_bwd_flat(const FlatBackwardInputs& inputs, const FlatDims& dims,
     s = CheckBuffers({need.q, need.k, need.v, need.bias, dout}, {dq, dk, dv});
   }
   if (s != ATTN_OK) return s;
+  // An empty gradient has no address to be told by.
+  if (elements.q == 0 && elements.kv == 0) return ATTN_OK;
   const bool any = gradients.dq.present() || gradients.dk.present() || gradients.dv.present();
-  if (!any) {
-    // An empty gradient has no address to be told by.
-    return elements.q == 0 && elements.kv == 0 ? ATTN_OK : ATTN_NO_OUTPUT;
-  }
+  if (!any) return ATTN_NO_OUTPUT;
   return RunBackward(inputs, dims, params, gradients, options);
 }
 

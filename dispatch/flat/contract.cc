@@ -109,9 +109,12 @@ AttnStatus attn_dims_check(int64_t batch, int64_t h_q, int64_t h_kv, int64_t n_t
   if (n_tok_k < 0) return ATTN_BAD_N_TOK_K;
   if (head_dim < 1) return ATTN_BAD_HEAD_DIM;
   // A row of all heads and a batch of rows apart: neither may hide behind a size of 0.
-  const auto width = SaturatingProduct(static_cast<uint64_t>(h_q), static_cast<uint64_t>(head_dim));
-  const auto sequence_q = SaturatingProduct(width, static_cast<uint64_t>(n_tok_q));
-  const auto sequence_k = SaturatingProduct(width, static_cast<uint64_t>(n_tok_k));
+  const auto row = [head_dim](int64_t heads) {
+    return SaturatingProduct(static_cast<uint64_t>(heads), static_cast<uint64_t>(head_dim));
+  };
+  const uint64_t width = row(h_q);  // h_kv is not more
+  const uint64_t sequence_q = SaturatingProduct(width, static_cast<uint64_t>(n_tok_q));
+  const uint64_t sequence_k = SaturatingProduct(row(h_kv), static_cast<uint64_t>(n_tok_k));
   const auto sequences = static_cast<uint64_t>(batch);
   const bool fits = SizeFits(width) && SizeFits(sequence_q) && SizeFits(sequence_k) &&
                     SizeFits(SaturatingProduct(sequence_q, sequences)) &&

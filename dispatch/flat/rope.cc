@@ -19,9 +19,11 @@ AttnStatus CheckFrequencies(int64_t head_dim, double theta) {
   return attn_theta_check(theta);
 }
 
-// Sizes, theta, threads and buffers have been checked: what is left is the scaling.
-AttnStatus FromScaling(const Status& status) {
-  return status.code() == StatusCode::kInvalidArgument ? ATTN_BAD_SCALING : FromCore(status);
+// Sizes, threads and buffers have been checked: what is left is the scaling, and a theta without
+// one whose powers are beyond F64.
+AttnStatus FromScaling(const Status& status, const RopeScaling& scaling) {
+  if (status.code() != StatusCode::kInvalidArgument) return FromCore(status);
+  return scaling.type == RopeScaling::Type::kNone ? ATTN_BAD_THETA : ATTN_BAD_SCALING;
 }
 
 AttnStatus CheckTable(const FlatRopeTableParams& params) {
@@ -111,8 +113,10 @@ AttnStatus rope_inv_freq_scaled(int64_t head_dim, double theta, const RopeScalin
   const AttnStatus s = attn_budget_check(need.elements, need.bytes(), options);
   if (s != ATTN_OK) return s;
   if (const AttnStatus buffers = CheckBuffers({}, {need}); buffers != ATTN_OK) return buffers;
-  return FromScaling(RopeInverseFrequencies(
-      theta, scaling, TensorView(inv_freq.data, DType::kF64, {pairs}), attention_factor));
+  return FromScaling(
+      RopeInverseFrequencies(theta, scaling, TensorView(inv_freq.data, DType::kF64, {pairs}),
+                             attention_factor),
+      scaling);
 }
 
 AttnStatus rope_table(int64_t head_dim, int64_t n_pos, double theta, const FlatRopeTables& tables,
@@ -141,7 +145,8 @@ AttnStatus rope_table_scaled(const FlatRopeTableParams& params, const FlatRopeTa
     RopeTableInputs inputs;
     s = FromScaling(RopeInverseFrequencies(params.theta, params.scaling,
                                            TensorView(inv_freq.data(), DType::kF64, {pairs}),
-                                           &inputs.attention_factor));
+                                           &inputs.attention_factor),
+                    params.scaling);
     if (s != ATTN_OK) return s;
     inputs.inv_freq = ConstTensorView(inv_freq.data(), DType::kF64, {pairs});
     inputs.start = params.start;

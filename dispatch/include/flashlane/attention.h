@@ -76,7 +76,8 @@ struct AttentionParams {
 };
 
 enum class Kernel : std::uint8_t {
-  kFlash,  // tiled online softmax on the vector target; O(block) scratch
+  kFlash,  // tiled online softmax on the vector target; scratch of O(block) per thread
+           // and, where keys are split, one partial row for each part
   kNaive,  // the scalar oracle: one row of scores at a time, textbook softmax
 };
 

@@ -37,10 +37,12 @@ struct GradcheckResult {
 
 // Gradients of sum(out) by sdpa_bwd_flat against central differences of sdpa_forward_flat with
 // `step`, element by element of q, k and v. An element may differ by the largest of
-//   2 step^2 (1 + |numerical|), the difference to the quotient with twice the step (both bound what
-//   the quotient leaves out), and 8 eps * growth * sum(p |v|) / step of all rows that the element
-//   reaches (what rounding does to it; growth as for flash_agrees_with_sdpa, of v max(2, n_tok_k)).
-// NaN and infinities agree with nothing. Costs four forward passes per element: for small problems.
+//   2 step^2 (1 + |numerical|), the difference to the quotient with twice the step (what the
+//   quotient leaves out, if a step moves no score by more than some tenths), and 8 eps * growth *
+//   sum(p |v|) / step of all rows that the element reaches (what rounding does to it; growth as for
+//   flash_agrees_with_sdpa, of v max(2, n_tok_k)).
+// NaN and infinities agree with nothing. Costs four forward passes per element, which is what a
+// budget counts: for small problems.
 FLASHLANE_API GradcheckResult attn_bwd_gradcheck_flat(const FlatInputs& inputs,
                                                       const FlatDims& dims,
                                                       const FlatParams& params, double step,

@@ -33,7 +33,8 @@ struct FlashAgreement {
 //   growth = max(2, n_tok_k, (head_dim + 2) * |scale| * |q| * max_j |k_j|, |lse|),
 // the last factor from the reference on |v|: what rounding can do to a sum of that many terms, of
 // that size, with weights of such scores. lse may differ by 1e-12 + 8 eps * growth. NaN agrees
-// with NaN, an infinity with itself; else either differs by infinity.
+// with NaN, an infinity with itself; else either differs by infinity (which a q.k beyond F64 makes
+// of a row, whatever scale is). A budget counts the flops of three forward passes.
 FLASHLANE_API FlashAgreement flash_agrees_with_sdpa(const FlatInputs& inputs, const FlatDims& dims,
                                                     const FlatParams& params, std::int64_t tile,
                                                     const FlatOptions& options = {}) noexcept;

@@ -1,9 +1,10 @@
 // attnk.mask: masks as additive biases, 0 where a query sees a key and -1e9 where not, for the bias
 // of the flat functions; and the same masks as the kernels' own, which skip what is hidden.
 //
-// Where a query sees any key the two give the same answer, but for values that are NaN or infinite:
-// 0 times them is not 0. A query that sees none is a uniform average under a bias of -1e9, and
-// out 0, lse -inf under a native mask. Biases add up: a key is hidden where any of them says so.
+// Where a query sees any key the two give the same answer, but for hidden values that are NaN or
+// infinite (0 times them is not 0) and scores as low as -1e9. A query that sees none is a uniform
+// average under a bias of -1e9, and out 0, lse -inf under a native mask. Biases add up: a key is
+// hidden where any of them says so.
 #ifndef FLASHLANE_FLAT_MASK_H_
 #define FLASHLANE_FLAT_MASK_H_
 

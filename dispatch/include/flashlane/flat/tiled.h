@@ -24,7 +24,7 @@ FLASHLANE_API AttnStatus direct_forward_flat(const FlatInputs& inputs, const Fla
                                              const FlatOptions& options = {}) noexcept;
 
 // NOT FOR USE: softmax without subtracting the row's maximum, to show what that is for. Scores
-// above 709 make rows NaN and lse infinite; where all are below -745, out is NaN and lse -inf.
+// above 709 make out NaN or 0 and lse infinite; where all are below -745, out is NaN and lse -inf.
 // Nothing else in the library can reach it.
 FLASHLANE_API AttnStatus unstable_forward_flat(const FlatInputs& inputs, const FlatDims& dims,
                                                const FlatParams& params, const FlatOutputs& outputs,
@@ -43,7 +43,7 @@ struct ReferenceDelta {
 };
 
 // Runs `backend` and sdpa_forward_flat on the same inputs. tile is for flash and tiled; the others
-// ignore it.
+// ignore it. A budget counts the flops of both.
 FLASHLANE_API ReferenceDelta attn_reference_delta_flat(AttnBackend backend,
                                                        const FlatInputs& inputs,
                                                        const FlatDims& dims,
