@@ -55,30 +55,46 @@ std::string TargetName(const Judged& judged) {
   return judged.target.empty() ? kEveryTarget : judged.target;
 }
 
-Status MeasureRow(const Judged& judged, const JudgeOptions& options, JudgeTimer* timer,
-                  JudgedRow* row) {
-  std::vector<JudgeShape> shapes = ShapesFor(*judged.row, options.quick);
-  if (!options.check.empty()) {
-    std::erase_if(shapes, [](const JudgeShape& shape) { return !shape.held_out; });
-  }
+// A row while it is being timed.
+struct RowInWork {
+  Judged judged;
+  std::vector<JudgeShape> shapes;
   std::vector<TimedShape> timed;
-  if (Status s = timer->Time(judged, shapes, &timed); !s.ok()) return s;
-  *row = {judged.row->name,
-          judged.row->dtype,
-          TargetName(judged),
-          RevisionOfKernel(judged.row->name),
-          {},
-          {},
-          {}};
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    (shapes[i].held_out ? row->held_out : row->fitted).push_back(std::move(timed[i]));
+};
+
+// Round by round over all rows.
+Status Time(const JudgeOptions& options, std::vector<RowInWork>* rows) {
+  JudgeTimer timer(options.quick);
+  Progress progress(rows->size() * static_cast<std::size_t>(timer.rounds()));
+  for (int round = 0; round < timer.rounds(); ++round) {
+    for (RowInWork& row : *rows) {
+      progress.Step(std::string(row.judged.row->name) + " " +
+                    LowerDTypeName(row.judged.row->dtype) + " " + TargetName(row.judged));
+      if (round == 0) {
+        if (Status s = timer.Begin(row.judged, row.shapes, &row.timed); !s.ok()) return s;
+      }
+      if (Status s = timer.Round(row.judged, row.shapes, &row.timed); !s.ok()) return s;
+    }
   }
-  if (options.check.empty()) {
+  return {};
+}
+
+// Fits the coefficients, or takes those that were loaded.
+Status Finish(const RowInWork& from, bool loaded, JudgedRow* row) {
+  const KernelRow& kernel = *from.judged.row;
+  row->kernel = kernel.name;
+  row->dtype = kernel.dtype;
+  row->target = TargetName(from.judged);
+  row->revision = RevisionOfKernel(kernel.name);
+  for (std::size_t i = 0; i < from.shapes.size(); ++i) {
+    (from.shapes[i].held_out ? row->held_out : row->fitted).push_back(from.timed[i]);
+  }
+  if (!loaded) {
     row->coefficients = FitCoefficients(row->fitted);
     return {};
   }
-  const char* target = judged.target.empty() ? nullptr : judged.target.c_str();
-  return fkc::FindCoefficients(judged.symbol.c_str(), judged.row->dtype, target,
+  const char* target = from.judged.target.empty() ? nullptr : from.judged.target.c_str();
+  return fkc::FindCoefficients(from.judged.symbol.c_str(), kernel.dtype, target,
                                &row->coefficients);
 }
 
@@ -87,14 +103,17 @@ Status Measure(const std::vector<Judged>& judged, const JudgeOptions& options,
   judgement->version = Version();
   judgement->cpu = CpuName();
   judgement->quick = options.quick;
-  Progress progress(judged.size());
-  JudgeTimer timer(options.quick);
+  const bool loaded = !options.check.empty();
+  std::vector<RowInWork> rows;
   for (const Judged& each : judged) {
-    progress.Step(std::string(each.row->name) + " " + LowerDTypeName(each.row->dtype) + " " +
-                  TargetName(each));
-    JudgedRow row;
-    if (Status s = MeasureRow(each, options, &timer, &row); !s.ok()) return s;
-    judgement->rows.push_back(std::move(row));
+    rows.push_back({each, ShapesFor(*each.row, options.quick), {}});
+    if (!loaded) continue;
+    std::erase_if(rows.back().shapes, [](const JudgeShape& shape) { return !shape.held_out; });
+  }
+  if (Status s = Time(options, &rows); !s.ok()) return s;
+  for (const RowInWork& row : rows) {
+    judgement->rows.emplace_back();
+    if (Status s = Finish(row, loaded, &judgement->rows.back()); !s.ok()) return s;
   }
   return {};
 }
@@ -121,7 +140,7 @@ Status LoadForCheck(const JudgeOptions& options, std::vector<Judged>* judged) {
 
 // 1 / x, as a speed; "-" where x is 0: that term was not needed.
 std::string Speed(double nanoseconds) {
-  return nanoseconds > 0 ? Cell("%.1f", 1 / nanoseconds) : "-";
+  return nanoseconds > 0 ? Cell("%.3g", 1 / nanoseconds) : "-";
 }
 
 void PrintTable(const Judgement& judgement, std::ostream& out) {

@@ -46,10 +46,16 @@ class JudgeTimer {
  public:
   explicit JudgeTimer(bool quick);
 
-  // Each shape's least time over several runs, in rounds over all shapes, so that a disturbance
-  // that lasts does not spoil one of them.
-  Status Time(const Judged& judged, const std::vector<JudgeShape>& shapes,
-              std::vector<TimedShape>* timed);
+  // How often to call Round; each lasts some seconds where all kernels are judged, so that no
+  // disturbance spoils all timings of a shape.
+  int rounds() const;
+
+  // One entry per shape, with no time yet.
+  Status Begin(const Judged& judged, const std::vector<JudgeShape>& shapes,
+               std::vector<TimedShape>* timed);
+  // Runs every shape a few times; the least time of all rounds is kept.
+  Status Round(const Judged& judged, const std::vector<JudgeShape>& shapes,
+               std::vector<TimedShape>* timed);
 
  private:
   struct Operands;

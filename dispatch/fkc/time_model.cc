@@ -83,7 +83,7 @@ double PairsComputed(const Shape& shape, const Granularity& granularity) {
 // Keys that tiles of so many rows read, of all kv heads.
 double KeysRead(const Shape& shape, double tile_rows) {
   const double even = shape.rows / shape.Tiles(tile_rows);
-  return shape.KeysSeen(even) * shape.group / std::max(even, shape.group) * shape.kv_heads;
+  return shape.KeysSeen(even) * shape.group / even * shape.kv_heads;
 }
 
 kernels::KeySplits SplitsOf(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
