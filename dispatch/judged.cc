@@ -15,7 +15,7 @@
 namespace flashlane {
 namespace {
 
-// Room for more rows and targets than there are (44 and 5 on x86); a test fails where it is not.
+// Room for more rows and targets than there are (44 and 6 on x86); a test fails where it is not.
 constexpr size_t kMaxRows = 96;
 constexpr size_t kMaxTargets = 12;
 constexpr size_t kNone = kMaxRows * kMaxTargets;
@@ -77,9 +77,18 @@ std::optional<fkc::Coefficients> FindJudged(const KernelRow& row, int64_t target
   return table.coefficients[slot];
 }
 
+bool AnyJudged(const KernelRow& row) {
+  const auto& targets = CompiledTargetList();
+  return std::any_of(targets.begin(), targets.end(), [&row](const Target& target) {
+    const size_t slot = SlotOf(row, target.bit);
+    return slot != kNone && TheTable().min_task_cost[slot].load(std::memory_order_relaxed) != 0;
+  });
+}
+
 Status NotJudged(const KernelRow& row, const char* target) {
   return Status::Unsupported(std::string("coefficients: none are set of ") + row.name + " for " +
-                             DTypeName(row.dtype) + " on " + target);
+                             DTypeName(row.dtype) +
+                             (target == nullptr ? "" : std::string(" on ") + target));
 }
 
 void ClearJudged() {

@@ -15,7 +15,9 @@ namespace flashlane {
 // target: a bit of CompiledTargetList(). False for one that is not.
 bool SetJudged(const KernelRow& row, int64_t target, const fkc::Coefficients& coefficients);
 std::optional<fkc::Coefficients> FindJudged(const KernelRow& row, int64_t target);
-Status NotJudged(const KernelRow& row, const char* target);  // for where there are none
+bool AnyJudged(const KernelRow& row);  // for any target
+// For where there are none; target: null where there are none for any.
+Status NotJudged(const KernelRow& row, const char* target);
 void ClearJudged();
 
 // From how much work on, in the unit of TileCost, a task of the kernel is worth spawning:

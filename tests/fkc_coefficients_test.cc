@@ -298,18 +298,18 @@ TEST_F(CoefficientsTest, WholePanelsComputeNothingInVain) {
     if (Text(section.block["entry_point"]) != kFlash) continue;
     FkcCall call(section.block, DType::kF32, {1, 2, 2, 256, 300, 64, 16});
     fkc::Cost cost;
-    fkc::TimedCall timed;
+    fkc::TimeTerms terms;
     ASSERT_TRUE(fkc::EstimateCost(kFlash, call.Call(), &cost).ok());
-    ASSERT_TRUE(fkc::EstimateTerms(kFlash, call.Call(), &timed).ok());
-    EXPECT_DOUBLE_EQ(timed.terms.flops, cost.visible_flops.ToDouble() * (256 + 16) / 256);
-    EXPECT_EQ(timed.terms.stream_flops, 0);
+    ASSERT_TRUE(fkc::EstimateTerms(kFlash, call.Call(), &terms).ok());
+    EXPECT_DOUBLE_EQ(terms.flops, cost.visible_flops.ToDouble() * (256 + 16) / 256);
+    EXPECT_EQ(terms.stream_flops, 0);
     FkcCall decode(section.block, DType::kF32, {2, 8, 2, 1, 1000, 64, 16});
     ASSERT_TRUE(fkc::EstimateCost(kFlash, decode.Call(), &cost).ok());
-    ASSERT_TRUE(fkc::EstimateTerms(kFlash, decode.Call(), &timed).ok());
-    EXPECT_EQ(timed.terms.flops, 0);
-    EXPECT_EQ(timed.terms.bytes, 0);
-    EXPECT_DOUBLE_EQ(timed.terms.stream_flops, cost.visible_flops.ToDouble() * (256 + 16) / 256);
-    EXPECT_EQ(timed.terms.stream_bytes, cost.bytes_moved.ToDouble());
+    ASSERT_TRUE(fkc::EstimateTerms(kFlash, decode.Call(), &terms).ok());
+    EXPECT_EQ(terms.flops, 0);
+    EXPECT_EQ(terms.bytes, 0);
+    EXPECT_DOUBLE_EQ(terms.stream_flops, cost.visible_flops.ToDouble() * (256 + 16) / 256);
+    EXPECT_EQ(terms.stream_bytes, cost.bytes_moved.ToDouble());
   }
 }
 

@@ -28,7 +28,7 @@ struct Effort {
   double nanoseconds;
 };
 constexpr Effort kQuick = {2, 2, 20, 1.5e6};
-constexpr Effort kThorough = {4, 3, 100, 2e7};
+constexpr Effort kThorough = {3, 3, 100, 1e7};
 
 // Of this thread on a core. Reading it costs more than some calls, so that it only serves to take
 // away the time in which other processes had the core.
@@ -196,10 +196,10 @@ Status JudgeTimer::Begin(const Judged& judged, const std::vector<JudgeShape>& sh
   for (const JudgeShape& shape : shapes) {
     Operands operands;
     MakeOperands(judged, shape, &operands);
-    fkc::TimedCall call;
-    const Status status = fkc::EstimateTerms(judged.symbol.c_str(), operands.Call(judged), &call);
+    fkc::TimeTerms terms;
+    const Status status = fkc::EstimateTerms(judged.symbol.c_str(), operands.Call(judged), &terms);
     if (!status.ok()) return status;
-    timed->push_back({shape.Name(), call.terms, std::numeric_limits<double>::infinity()});
+    timed->push_back({shape.Name(), terms, std::numeric_limits<double>::infinity()});
   }
   return {};
 }

@@ -233,23 +233,24 @@ TimeTerms TermsOf(const Contract& contract, const ShapeCall& shapes, const Kerne
   return terms;
 }
 
-Status Choose(const Contract& contract, const KernelCall& call, TimedCall* timed, Target* target) {
-  if (Status s = ResolveTarget(call.options.target, target); !s.ok()) return s;
-  timed->target = target->bit;
-  timed->row = FindKernel(contract.implementation, call.inputs[0].dtype, contract.operation);
-  if (timed->row != nullptr) return {};
-  return Status::Unsupported(std::string("dtype: ") + DTypeName(call.inputs[0].dtype) +
-                             " is none of " + contract.kernel);
+Status RowOf(const Contract& contract, DType dtype, const KernelRow** row) {
+  *row = FindKernel(contract.implementation, dtype, contract.operation);
+  if (*row != nullptr) return {};
+  return Status::Unsupported(std::string("dtype: ") + DTypeName(dtype) + " is none of " +
+                             contract.kernel);
 }
 
+// The target is resolved last: that may ask the system for AMX, which a mere query should not do.
 Status JudgedNanoseconds(const Contract& contract, const KernelCall& call, const ShapeCall& shapes,
                          double* nanoseconds) {
+  const KernelRow* row = nullptr;
+  if (Status s = RowOf(contract, call.inputs[0].dtype, &row); !s.ok()) return s;
+  if (!AnyJudged(*row)) return NotJudged(*row, nullptr);
   Target target;
-  TimedCall timed;
-  if (Status s = Choose(contract, call, &timed, &target); !s.ok()) return s;
-  const std::optional<Coefficients> found = FindJudged(*timed.row, target.bit);
-  if (!found.has_value()) return NotJudged(*timed.row, target.name);
-  *nanoseconds = Nanoseconds(*found, TermsOf(contract, shapes, *timed.row, target.bit));
+  if (Status s = ResolveTarget(call.options.target, &target); !s.ok()) return s;
+  const std::optional<Coefficients> found = FindJudged(*row, target.bit);
+  if (!found.has_value()) return NotJudged(*row, target.name);
+  *nanoseconds = Nanoseconds(*found, TermsOf(contract, shapes, *row, target.bit));
   return {};
 }
 
@@ -289,14 +290,16 @@ Status EstimateNanoseconds(const char* symbol, const KernelCall& call,
   });
 }
 
-Status EstimateTerms(const char* symbol, const KernelCall& call, TimedCall* timed) {
+Status EstimateTerms(const char* symbol, const KernelCall& call, TimeTerms* terms) {
   const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
   if (contract == nullptr) return UnknownEntryPoint(symbol);
   ShapeCall shapes(*contract, call);
   if (Status s = shapes.Bind(); !s.ok()) return s;
+  const KernelRow* row = nullptr;
+  if (Status s = RowOf(*contract, call.inputs[0].dtype, &row); !s.ok()) return s;
   Target target;
-  if (Status s = Choose(*contract, call, timed, &target); !s.ok()) return s;
-  timed->terms = TermsOf(*contract, shapes, *timed->row, target.bit);
+  if (Status s = ResolveTarget(call.options.target, &target); !s.ok()) return s;
+  *terms = TermsOf(*contract, shapes, *row, target.bit);
   return {};
 }
 

@@ -30,13 +30,8 @@ TimeTerms ForwardTerms(const kernels::ForwardArgs& args, const KernelRow& row, i
 // What it adds to the forward that it runs where it needs one's results.
 TimeTerms BackwardTerms(const kernels::BackwardArgs& args, const KernelRow& row, int64_t target);
 
-// Of a call by arrays, and who would compute it; as EstimateCost.
-struct TimedCall {
-  const KernelRow* row = nullptr;
-  int64_t target = 0;
-  TimeTerms terms;
-};
-Status EstimateTerms(const char* symbol, const KernelCall& call, TimedCall* timed);
+// Of a call by arrays, for the target it would get; as EstimateCost.
+Status EstimateTerms(const char* symbol, const KernelCall& call, TimeTerms* terms);
 
 }  // namespace flashlane::fkc
 

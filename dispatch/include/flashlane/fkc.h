@@ -122,7 +122,8 @@ struct Cost {
   // flops of the pairs that causality and windows leave visible; what ExecOptions::max_flops is
   // held against.
   Count visible_flops;
-  // As EstimateNanoseconds; 0 where no coefficients are set, or the call names no target that runs.
+  // As EstimateNanoseconds (below); 0 where it has none to give: no coefficients are set, or the
+  // options name no target that runs here.
   double nanoseconds = 0;
 };
 
