@@ -10,12 +10,14 @@ constexpr bool kCausal = true, kFull = false;
 constexpr bool kHeldOut = true;
 
 // Tiled prefill from a call that is all overhead to one that is all arithmetic, with tiles that are
-// full, nearly empty and cut by the diagonal; few rows over many keys; streamed decode with 1 to 32
-// rows per kv head. None takes more than some 10 ms on the slowest target (SSE2, F64).
+// full, nearly empty and cut by the diagonal; many short sequences; few rows over many keys;
+// streamed decode with 1 to 32 rows per kv head. None takes more than some 10 ms on the slowest
+// target (SSE2, F64).
 constexpr JudgeShape kVector[] = {
     {1, 1, 1, 16, 16, 64, kFull},
     {1, 8, 8, 16, 48, 64, kFull},
     {1, 2, 2, 64, 128, 64, kFull},
+    {8, 4, 4, 24, 24, 64, kCausal},
     {1, 4, 4, 64, 64, 128, kCausal},
     {1, 4, 1, 256, 256, 64, kCausal},
     {1, 1, 1, 256, 512, 128, kFull},
@@ -62,6 +64,7 @@ constexpr JudgeShape kScalar[] = {
     {1, 1, 1, 64, 64, 64, kCausal},
     {1, 2, 1, 32, 64, 128, kFull},
     {1, 4, 1, 1, 512, 64, kFull},
+    {1, 2, 2, 2, 300, 128, kFull},
     {1, 1, 1, 96, 128, 64, kFull},
     {1, 1, 1, 24, 24, 64, kCausal, kHeldOut},
     {2, 2, 1, 20, 50, 64, kFull, kHeldOut},
