@@ -11,6 +11,7 @@
 #include "dispatch/contract.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"
+#include "dispatch/judged.h"
 #include "dispatch/log.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
@@ -80,8 +81,17 @@ Status MergeSplits(const TileGrid& grid, int threads) {
   return {StatusCode::kOutOfMemory, "scratch: memory could not be allocated"};
 }
 
+// Who computes, with how many threads, and from how much work on a task is worth spawning.
+struct Choice {
+  Target target;
+  const KernelRow* row = nullptr;
+  int threads = 1;
+  uint64_t min_task_cost() const { return MinTaskCost(*row, target.bit); }
+};
+
 Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& args,
-                TileGrid* grid, int threads, const ExecOptions& options) {
+                TileGrid* grid, const Choice& choice, const ExecOptions& options) {
+  const int threads = choice.threads;
   const int64_t workers = std::min<int64_t>(threads, grid->size());
   if (Status status = CheckBudget(args, *grid, workers, options); !status.ok()) return status;
   const threading::Scratch partials(grid->partial_bytes());
@@ -97,7 +107,7 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
   } else {
     partition.Cut(
         grid->size(), [&](int64_t unit) noexcept { return TileCost(args, (*grid)[unit]); },
-        kMinTaskCost);
+        choice.min_task_cost());
   }
   const auto tasks = partition.tasks();
   const auto run = [&](int64_t task, void* scratch) noexcept {
@@ -139,57 +149,47 @@ uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::Fo
 
 namespace {
 
-// Who does it, with how many threads.
-Status Prepare(DType dtype, const ExecOptions& options, Operation operation, Target* target,
-               const KernelRow** row, int* threads) {
-  if (Status status = ResolveTarget(options.target, target); !status.ok()) return status;
-  *row = FindKernel(options.kernel, dtype, operation);
-  if (*row == nullptr) {
+Status Choose(DType dtype, const ExecOptions& options, Operation operation, Choice* choice) {
+  if (Status status = ResolveTarget(options.target, &choice->target); !status.ok()) return status;
+  choice->row = FindKernel(options.kernel, dtype, operation);
+  if (choice->row == nullptr) {
     return Status::Unsupported(std::string("kernel: ") + KernelName(options.kernel, operation) +
                                " is no attention kernel for dtype " + DTypeName(dtype));
   }
   if (Status status = CheckAccumulator(options); !status.ok()) return status;
-  return ThreadLimit(options, threads);
+  return ThreadLimit(options, &choice->threads);
 }
 
 }  // namespace
 
 Status ForwardScratchBytes(const kernels::ForwardArgs& args, DType dtype,
                            const ExecOptions& options, Operation operation, uint64_t* bytes) {
-  Target target;
-  const KernelRow* row = nullptr;
-  int threads = 1;
-  if (Status status = Prepare(dtype, options, operation, &target, &row, &threads); !status.ok()) {
-    return status;
-  }
-  *bytes = ForwardScratchBytes(args, row->forward(target.bit), threads);
+  Choice choice;
+  if (Status s = Choose(dtype, options, operation, &choice); !s.ok()) return s;
+  *bytes = ForwardScratchBytes(args, choice.row->forward(choice.target.bit), choice.threads);
   return {};
 }
 
 Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
                   Operation operation) {
-  Target target;
-  const KernelRow* row = nullptr;
-  int threads = 1;
-  if (Status status = Prepare(dtype, options, operation, &target, &row, &threads); !status.ok()) {
-    return status;
-  }
+  Choice choice;
+  if (Status s = Choose(dtype, options, operation, &choice); !s.ok()) return s;
 
   args.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
   if (args.batch == 0 || args.seqlen_q == 0) return {};
 
-  const kernels::ForwardEntry entry = row->forward(target.bit);
-  TileGrid grid(args, entry, threads);
+  const kernels::ForwardEntry entry = choice.row->forward(choice.target.bit);
+  TileGrid grid(args, entry, choice.threads);
   if (!grid.ok()) {
     return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
   }
   if (DebugLogEnabled()) {
-    LogChoice(*row, target, entry.unit,
-              std::to_string(threads) + " threads, tiles of " +
+    LogChoice(*choice.row, choice.target, entry.unit,
+              std::to_string(choice.threads) + " threads, tiles of " +
                   std::to_string(grid.plan().block_rows) + " rows, scratch " +
                   std::to_string(grid.scratch_bytes()) + " bytes");
   }
-  return RunTiles(entry, args, &grid, threads, options);
+  return RunTiles(entry, args, &grid, choice, options);
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "dispatch/bias_tiles.h"
 #include "dispatch/cost.h"
 #include "dispatch/exec_options.h"
+#include "dispatch/judged.h"
 #include "dispatch/log.h"
 #include "dispatch/registry.h"
 #include "dispatch/target.h"
@@ -130,7 +131,8 @@ class Workspace {
 // from the start, so that nothing fails once outputs are being written.
 class Stages {
  public:
-  Stages(int threads, size_t scratch_bytes) : threads_(threads), scratch_(scratch_bytes) {
+  Stages(int threads, size_t scratch_bytes, uint64_t min_task_cost)
+      : threads_(threads), min_task_cost_(min_task_cost), scratch_(scratch_bytes) {
     options_.max_threads = threads;
     options_.scratch_bytes = scratch_bytes;
     options_.caller_scratch = scratch_.data();
@@ -154,7 +156,7 @@ class Stages {
     if (units == 0) return;
     const bool together = threads_ == 1 || units == 1;
     threading::Partition partition;
-    if (!together) partition.Cut(units, cost, kMinTaskCost);
+    if (!together) partition.Cut(units, cost, min_task_cost_);
     const auto tasks = partition.tasks();
     const auto run = [&](int64_t task, void* scratch) noexcept {
       const int64_t end = together ? units : tasks[static_cast<size_t>(task)].end;
@@ -167,6 +169,7 @@ class Stages {
   }
 
   const int threads_;
+  const uint64_t min_task_cost_;
   const threading::Scratch scratch_;
   threading::ParallelOptions options_;
 };
@@ -327,7 +330,7 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   if (needs.runs_forward) {
     if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
   }
-  const Stages stages(threads, needs.worker_bytes);
+  const Stages stages(threads, needs.worker_bytes, MinTaskCost(row, target.bit));
   if (!stages.ok()) return OutOfScratch(needs.worker_bytes);
   needs.shares_heads ? RunHeads(grid, stages) : RunPieces(grid, stages);
   RunBias(entry, *args, bias_tiles, bias_sums, stages);

@@ -42,7 +42,8 @@ Uint128 WideBackwardFlops(const kernels::BackwardArgs& args);
 uint64_t BackwardTileCost(const kernels::BackwardArgs& args, const kernels::BackwardTile& tile);
 
 // A task is worth spawning from here on: threading::kMinTaskNanoseconds at 50 flop/ns, about what
-// one core of this decade does in f32.
+// one core of this decade does in f32. Where a kernel has been judged, MinTaskCost (judged.h) knows
+// better.
 inline constexpr uint64_t kFlopsPerNanosecond = 50;
 inline constexpr uint64_t kMinTaskCost = threading::kMinTaskNanoseconds * kFlopsPerNanosecond;
 

@@ -24,15 +24,6 @@ Int128 PairsFrom(const kernels::SequenceMask& mask, Int128 first, Int128 count, 
   return ends - begins;
 }
 
-// Nothing differs from sequence to sequence.
-bool AlikeSequences(const kernels::ForwardArgs& args) {
-  for (const kernels::SequenceValues* values :
-       {&args.cu_seqlens_q, &args.cu_seqlens_k, &args.k_len, &args.q_start}) {
-    if (values->data != nullptr) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 Uint128 VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_t i_end,
@@ -50,6 +41,14 @@ Uint128 VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_t
     count -= at_zero;
   }
   return static_cast<Uint128>(pairs + PairsFrom(mask, first, count, low, high));
+}
+
+bool AlikeSequences(const kernels::ForwardArgs& args) {
+  for (const kernels::SequenceValues* values :
+       {&args.cu_seqlens_q, &args.cu_seqlens_k, &args.k_len, &args.q_start}) {
+    if (values->data != nullptr) return false;
+  }
+  return true;
 }
 
 Uint128 AllVisiblePairs(const kernels::ForwardArgs& args) {

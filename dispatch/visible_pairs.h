@@ -14,6 +14,9 @@ namespace flashlane {
 Uint128 VisiblePairs(const kernels::SequenceMask& mask, int64_t i_begin, int64_t i_end,
                      const kernels::KeyRange& range);
 
+// Whether nothing differs from sequence to sequence.
+bool AlikeSequences(const kernels::ForwardArgs& args);
+
 // Of all query heads of all sequences.
 Uint128 AllVisiblePairs(const kernels::ForwardArgs& args);
 

@@ -34,6 +34,17 @@ struct ContractsOptions {
 };
 Status Contracts(const ContractsOptions& options, std::ostream& out);
 
+struct JudgeOptions {
+  std::string kernels = "all";  // these three: comma-separated names, or "all"
+  std::string dtypes = "all";
+  std::string targets = "all";
+  std::string output;  // a file for the JSON; empty: none
+  std::string check;   // such a file, whose coefficients are held against new timings
+  bool quick = false;
+  bool json = false;
+};
+Status Judge(const JudgeOptions& options, std::ostream& out);
+
 struct VerifyOptions {
   std::vector<std::string> paths;
   std::string kernels = "all";  // these three: comma-separated names, or "all"

@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <ostream>
 #include <string>
 #include <system_error>
@@ -11,6 +8,7 @@
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/text.h"
+#include "dispatch/cli/text_file.h"
 #include "flashlane/fkc.h"
 
 namespace flashlane::cli {
@@ -29,26 +27,6 @@ Status SelectDocuments(const std::string& kernel, std::vector<std::string>* name
   }
   *names = {name};
   return {};
-}
-
-// All or nothing of a file: written beside it, then renamed.
-Status WriteText(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".tmp";
-  errno = 0;
-  std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
-  stream << text;
-  stream.close();
-  std::error_code error;
-  if (stream.good()) {
-    fs::rename(temporary, path, error);
-    if (!error) return {};
-  } else {
-    error = std::error_code(errno, std::generic_category());
-  }
-  std::error_code ignored;
-  fs::remove(temporary, ignored);
-  return Status::InvalidArgument("--out: " + Quoted(path.string()) +
-                                 " cannot be written: " + error.message());
 }
 
 }  // namespace
@@ -71,7 +49,8 @@ Status Contracts(const ContractsOptions& options, std::ostream& out) {
       out << (name == names.front() ? "" : "\n") << text;
       continue;
     }
-    const Status status = WriteText(fs::path(options.folder) / (name + ".fkc.md"), text);
+    const Status status =
+        WriteText("--out", (fs::path(options.folder) / (name + ".fkc.md")).string(), text);
     if (!status.ok()) return status;
   }
   return {};

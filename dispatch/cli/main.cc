@@ -122,6 +122,21 @@ std::function<int()> AddContracts(CLI::App* app, flashlane::cli::ContractsOption
   return [options] { return ExitCode(flashlane::cli::Contracts(*options, std::cout), 0); };
 }
 
+std::function<int()> AddJudge(CLI::App* app, flashlane::cli::JudgeOptions* options) {
+  CLI::App* judge = app->add_subcommand(
+      "judge", "Measure what calls cost on this machine, and how well that predicts others");
+  judge->add_option("--kernel", options->kernels, "all, or names: naive,flash,paged,backward");
+  judge->add_option("--dtype", options->dtypes, "all, or names: f32,f64,bf16,f16");
+  judge->add_option("--target", options->targets, "all that the machine supports, or names");
+  judge->add_flag("--quick", options->quick, "Seconds in place of minutes");
+  judge->add_option("--out", options->output,
+                    "File for the coefficients, the timings and the machine, as JSON");
+  judge->add_option("--check", options->check,
+                    "Such a file: hold its coefficients against new timings, and fit nothing");
+  judge->add_flag("--json", options->json, "Print that JSON in place of a table");
+  return [options] { return ExitCode(flashlane::cli::Judge(*options, std::cout), 0); };
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Attention on CPUs: compute it, and verify it on every instruction set.",
                "flashlane");
@@ -131,10 +146,12 @@ int Main(int argc, char** argv) {
   flashlane::cli::RunOptions run_options;
   flashlane::cli::VerifyOptions verify_options;
   flashlane::cli::ContractsOptions contracts_options;
+  flashlane::cli::JudgeOptions judge_options;
   const std::function<int()> info = AddInfo(&app, &info_options);
   const std::function<int()> run = AddRun(&app, &run_options);
   const std::function<int()> verify = AddVerify(&app, &verify_options);
   const std::function<int()> contracts = AddContracts(&app, &contracts_options);
+  const std::function<int()> judge = AddJudge(&app, &judge_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -143,6 +160,7 @@ int Main(int argc, char** argv) {
   }
   if (app.got_subcommand("info")) return info();
   if (app.got_subcommand("contracts")) return contracts();
+  if (app.got_subcommand("judge")) return judge();
   return app.got_subcommand("run") ? run() : verify();
 }
 

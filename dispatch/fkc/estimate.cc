@@ -15,6 +15,8 @@
 #include "dispatch/fkc/call.h"
 #include "dispatch/fkc/formula.h"
 #include "dispatch/fkc/shape_rules.h"
+#include "dispatch/fkc/time_model.h"
+#include "dispatch/judged.h"
 #include "dispatch/sequence_values.h"
 #include "dispatch/target.h"
 #include "dispatch/view.h"
@@ -213,6 +215,45 @@ Uint128 VisibleFlops(const Contract& contract, const ShapeCall& shapes) {
   return SaturatingSum128(gradients, WideForwardFlops(args.forward));
 }
 
+// A backward that needs a forward's results runs one first, whose time is that of this row's, too.
+TimeTerms TermsOf(const Contract& contract, const ShapeCall& shapes, const KernelRow& row,
+                  int64_t target) {
+  if (contract.operation != Operation::kBackward) {
+    return ForwardTerms(shapes.Forward(), row, target);
+  }
+  const kernels::BackwardArgs args = shapes.Backward();
+  TimeTerms terms = BackwardTerms(args, row, target);
+  if (contract.implementation == Kernel::kNaive) return terms;
+  const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
+  TimeTerms first = ForwardTerms(args.forward, *forward, target);
+  first.flops += first.stream_flops;
+  first.bytes += first.stream_bytes;
+  first.stream_flops = first.stream_bytes = 0;
+  terms.Add(first, 1);
+  return terms;
+}
+
+Status RowOf(const Contract& contract, DType dtype, const KernelRow** row) {
+  *row = FindKernel(contract.implementation, dtype, contract.operation);
+  if (*row != nullptr) return {};
+  return Status::Unsupported(std::string("dtype: ") + DTypeName(dtype) + " is none of " +
+                             contract.kernel);
+}
+
+// The target is resolved last: that may ask the system for AMX, which a mere query should not do.
+Status JudgedNanoseconds(const Contract& contract, const KernelCall& call, const ShapeCall& shapes,
+                         double* nanoseconds) {
+  const KernelRow* row = nullptr;
+  if (Status s = RowOf(contract, call.inputs[0].dtype, &row); !s.ok()) return s;
+  if (!AnyJudged(*row)) return NotJudged(*row, nullptr);
+  Target target;
+  if (Status s = ResolveTarget(call.options.target, &target); !s.ok()) return s;
+  const std::optional<Coefficients> found = FindJudged(*row, target.bit);
+  if (!found.has_value()) return NotJudged(*row, target.name);
+  *nanoseconds = Nanoseconds(*found, TermsOf(contract, shapes, *row, target.bit));
+  return {};
+}
+
 }  // namespace
 
 Status EstimateCost(const char* symbol, const KernelCall& call, Cost* cost) noexcept {
@@ -232,8 +273,34 @@ Status EstimateCost(const char* symbol, const KernelCall& call, Cost* cost) noex
       if (Status s = Evaluate(shapes, live, capacity, count); !s.ok()) return s;
     }
     cost->visible_flops = ToCount(VisibleFlops(*contract, shapes));
+    cost->nanoseconds = 0;  // and so it stays where the machine has not been judged
+    (void)JudgedNanoseconds(*contract, call, shapes, &cost->nanoseconds);
     return Status();
   });
+}
+
+Status EstimateNanoseconds(const char* symbol, const KernelCall& call,
+                           double* nanoseconds) noexcept {
+  return WithoutThrowing([&] {
+    const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
+    if (contract == nullptr) return UnknownEntryPoint(symbol);
+    ShapeCall shapes(*contract, call);
+    if (Status s = shapes.Bind(); !s.ok()) return s;
+    return JudgedNanoseconds(*contract, call, shapes, nanoseconds);
+  });
+}
+
+Status EstimateTerms(const char* symbol, const KernelCall& call, TimeTerms* terms) {
+  const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
+  if (contract == nullptr) return UnknownEntryPoint(symbol);
+  ShapeCall shapes(*contract, call);
+  if (Status s = shapes.Bind(); !s.ok()) return s;
+  const KernelRow* row = nullptr;
+  if (Status s = RowOf(*contract, call.inputs[0].dtype, &row); !s.ok()) return s;
+  Target target;
+  if (Status s = ResolveTarget(call.options.target, &target); !s.ok()) return s;
+  *terms = TermsOf(*contract, shapes, *row, target.bit);
+  return {};
 }
 
 Status EstimateScratch(const char* symbol, const KernelCall& call, uint64_t* bytes) noexcept {

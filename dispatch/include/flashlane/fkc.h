@@ -122,6 +122,9 @@ struct Cost {
   // flops of the pairs that causality and windows leave visible; what ExecOptions::max_flops is
   // held against.
   Count visible_flops = {};
+  // As EstimateNanoseconds (below); 0 where it has none to give: no coefficients are set, or the
+  // options name no target that runs here.
+  double nanoseconds = 0;
 };
 
 // Of a call of any shape: nothing is allocated in proportion to it. Data may be null. Reads
@@ -134,6 +137,39 @@ FLASHLANE_API Status EstimateCost(const char* symbol, const KernelCall& call, Co
 // and memory in proportion to the batch.
 FLASHLANE_API Status EstimateScratch(const char* symbol, const KernelCall& call,
                                      std::uint64_t* bytes) noexcept;
+
+// What calls take on one thread of this machine, as `flashlane judge` measures it, per kernel,
+// dtype and target:
+//   ns = overhead_ns + tile_ns * tiles + ns_per_flop * flops + ns_per_byte * bytes
+//        + stream_ns_per_flop * stream_flops + stream_ns_per_byte * stream_bytes
+// The stream terms are of sequences of so few rows that K and V are streamed past them; the others
+// of all else. Flops are visible_flops and what whole register tiles compute besides; bytes are
+// operands, K and V as often as they are read.
+struct Coefficients {
+  double overhead_ns = 0;  // of a call
+  double tile_ns = 0;      // of a tile of query rows, or of a stream
+  double ns_per_flop = 0;
+  double ns_per_byte = 0;
+  double stream_ns_per_flop = 0;
+  double stream_ns_per_byte = 0;
+};
+
+// Sets what the estimates below and Cost::nanoseconds go by, for the whole process, until it is set
+// anew or cleared; at any time, from any thread. It also decides from how much work on calls of the
+// kernel are worth spreading over threads; never a bit of a result. A symbol of a document's bundle
+// stands for those of single gradients, and the other way round. target: null for all of them.
+// Coefficients must be finite and not negative, and not all 0.
+FLASHLANE_API Status SetCoefficients(const char* symbol, DType dtype, const char* target,
+                                     const Coefficients& coefficients) noexcept;
+// kUnsupported where none are set. target: null for the one that a call without one would get.
+FLASHLANE_API Status FindCoefficients(const char* symbol, DType dtype, const char* target,
+                                      Coefficients* coefficients) noexcept;
+FLASHLANE_API void ClearCoefficients() noexcept;  // all
+
+// How long the call takes on one thread, by the coefficients of its kernel, dtype and target, with
+// operands that are not in cache. As EstimateCost; kUnsupported where no coefficients are set.
+FLASHLANE_API Status EstimateNanoseconds(const char* symbol, const KernelCall& call,
+                                         double* nanoseconds) noexcept;
 
 }  // namespace flashlane::fkc
 
