@@ -237,6 +237,21 @@ TEST_P(FkcCostTest, WhatMakesNoSenseIsRefused) {
     negative.strict = strict;
     negative.inputs[0].shape[2] = -3;
     EXPECT_FALSE(fkc::EstimateCost(symbol().c_str(), negative.Call(), &cost).ok());
+    FkcCall sound(block(), DType::kF32, {});
+    sound.strict = strict;
+    for (const Status& status :
+         {fkc::EstimateCost(symbol().c_str(), sound.Call(), nullptr),
+          fkc::EstimateScratch(symbol().c_str(), sound.Call(), nullptr),
+          fkc::EstimateNanoseconds(symbol().c_str(), sound.Call(), nullptr)}) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(status.message().find("is null"), std::string::npos) << status.message();
+    }
+    if (!strict && !is_paged()) {
+      sound.params.push_back(fkc::Param::I64("q_start", 1));
+      EXPECT_TRUE(fkc::EstimateCost(symbol().c_str(), sound.Call(), &cost).ok());
+      sound.params.push_back(fkc::Param::Bool("bottom_right", true));
+      EXPECT_FALSE(fkc::EstimateCost(symbol().c_str(), sound.Call(), &cost).ok());
+    }
     if (!is_paged()) continue;
     FkcCall context(block(), DType::kF32, {});
     const uint32_t beyond = 1000;

@@ -190,6 +190,10 @@ Status BindOperands(const Contract& contract, const KernelCall& call, BoundCall*
   for (size_t i = 0; i < call.num_params; ++i) {
     if (Status s = TakeParam(call.params[i], call.inputs[1], &bound->params); !s.ok()) return s;
   }
+  const QStart& q_start = bound->params.q_start;
+  if (q_start.kind == QStart::Kind::kBottomRight && q_start.value != 0) {
+    return Invalid("q_start", "given together with bottom_right");
+  }
   BindInputs(contract, call, bound);
   bound->options = call.options;
   bound->options.kernel = contract.implementation;

@@ -68,6 +68,7 @@ Status FindCoefficients(const char* symbol, DType dtype, const char* target,
   return WithoutThrowing([&] {
     const KernelRow* row = nullptr;
     if (Status s = RowOf(symbol, dtype, &row); !s.ok()) return s;
+    if (coefficients == nullptr) return Invalid("coefficients", "is null");
     Target resolved;
     if (Status s = ResolveTarget(target, &resolved); !s.ok()) return s;
     const std::optional<Coefficients> found = FindJudged(*row, resolved.bit);

@@ -85,6 +85,7 @@ Status Document(const std::string& name, std::string* text) {
   if (contracts.empty()) {
     return Status::InvalidArgument("document: '" + name + "' is not the name of one");
   }
+  if (text == nullptr) return Status::InvalidArgument("text: is null");
   *text = WriteDocument(contracts);
   return {};
 }

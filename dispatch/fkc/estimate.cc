@@ -254,68 +254,72 @@ Status JudgedNanoseconds(const Contract& contract, const KernelCall& call, const
   return {};
 }
 
-}  // namespace
-
-Status EstimateCost(const char* symbol, const KernelCall& call, Cost* cost) noexcept {
+// f(contract, shapes) of a call that makes sense; `result` is what f fills in.
+template <class Result, class Function>
+Status Estimate(const char* symbol, const KernelCall& call, const char* name, const Result* result,
+                const Function& f) {
   return WithoutThrowing([&] {
     const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
     if (contract == nullptr) return UnknownEntryPoint(symbol);
+    if (result == nullptr) return Invalid(name, "is null");
     ShapeCall shapes(*contract, call);
     if (Status s = shapes.Bind(); !s.ok()) return s;
-    const Formulas& formulas = contract->formulas;
-    const struct {
-      const std::string &live, &capacity;
-      Count* count;
-    } counts[] = {{formulas.flops_live, formulas.flops, &cost->flops},
-                  {formulas.bytes_moved_live, formulas.bytes_moved, &cost->bytes_moved},
-                  {formulas.host_bytes, formulas.host_bytes, &cost->host_bytes}};
-    for (const auto& [live, capacity, count] : counts) {
-      if (Status s = Evaluate(shapes, live, capacity, count); !s.ok()) return s;
-    }
-    cost->visible_flops = ToCount(VisibleFlops(*contract, shapes));
-    cost->nanoseconds = 0;  // and so it stays where the machine has not been judged
-    (void)JudgedNanoseconds(*contract, call, shapes, &cost->nanoseconds);
-    return Status();
+    return f(*contract, shapes);
   });
+}
+
+}  // namespace
+
+Status EstimateCost(const char* symbol, const KernelCall& call, Cost* cost) noexcept {
+  return Estimate(
+      symbol, call, "cost", cost, [&](const Contract& contract, const ShapeCall& shapes) {
+        const Formulas& formulas = contract.formulas;
+        const struct {
+          const std::string &live, &capacity;
+          Count* count;
+        } counts[] = {{formulas.flops_live, formulas.flops, &cost->flops},
+                      {formulas.bytes_moved_live, formulas.bytes_moved, &cost->bytes_moved},
+                      {formulas.host_bytes, formulas.host_bytes, &cost->host_bytes}};
+        for (const auto& [live, capacity, count] : counts) {
+          if (Status s = Evaluate(shapes, live, capacity, count); !s.ok()) return s;
+        }
+        cost->visible_flops = ToCount(VisibleFlops(contract, shapes));
+        cost->nanoseconds = 0;  // and so it stays where the machine has not been judged
+        (void)JudgedNanoseconds(contract, call, shapes, &cost->nanoseconds);
+        return Status();
+      });
 }
 
 Status EstimateNanoseconds(const char* symbol, const KernelCall& call,
                            double* nanoseconds) noexcept {
-  return WithoutThrowing([&] {
-    const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
-    if (contract == nullptr) return UnknownEntryPoint(symbol);
-    ShapeCall shapes(*contract, call);
-    if (Status s = shapes.Bind(); !s.ok()) return s;
-    return JudgedNanoseconds(*contract, call, shapes, nanoseconds);
-  });
+  return Estimate(symbol, call, "nanoseconds", nanoseconds,
+                  [&](const Contract& contract, const ShapeCall& shapes) {
+                    return JudgedNanoseconds(contract, call, shapes, nanoseconds);
+                  });
 }
 
 Status EstimateTerms(const char* symbol, const KernelCall& call, TimeTerms* terms) {
-  const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
-  if (contract == nullptr) return UnknownEntryPoint(symbol);
-  ShapeCall shapes(*contract, call);
-  if (Status s = shapes.Bind(); !s.ok()) return s;
-  const KernelRow* row = nullptr;
-  if (Status s = RowOf(*contract, call.inputs[0].dtype, &row); !s.ok()) return s;
-  Target target;
-  if (Status s = ResolveTarget(call.options.target, &target); !s.ok()) return s;
-  *terms = TermsOf(*contract, shapes, *row, target.bit);
-  return {};
+  return Estimate(symbol, call, "terms", terms,
+                  [&](const Contract& contract, const ShapeCall& shapes) {
+                    const KernelRow* row = nullptr;
+                    if (Status s = RowOf(contract, call.inputs[0].dtype, &row); !s.ok()) return s;
+                    Target target;
+                    if (Status s = ResolveTarget(call.options.target, &target); !s.ok()) return s;
+                    *terms = TermsOf(contract, shapes, *row, target.bit);
+                    return Status();
+                  });
 }
 
 Status EstimateScratch(const char* symbol, const KernelCall& call, uint64_t* bytes) noexcept {
-  return WithoutThrowing([&] {
-    const Contract* contract = symbol == nullptr ? nullptr : FindContract(symbol);
-    if (contract == nullptr) return UnknownEntryPoint(symbol);
-    ShapeCall shapes(*contract, call);
-    if (Status s = shapes.Bind(); !s.ok()) return s;
-    const DType dtype = call.inputs[0].dtype;
-    if (contract->operation == Operation::kBackward) {
-      return BackwardScratchBytes(shapes.Backward(), dtype, shapes.bound().options, bytes);
-    }
-    return ForwardScratchBytes(shapes.Forward(), dtype, shapes.bound().options, contract->operation,
-                               bytes);
-  });
+  return Estimate(symbol, call, "bytes", bytes,
+                  [&](const Contract& contract, const ShapeCall& shapes) {
+                    const DType dtype = call.inputs[0].dtype;
+                    const ExecOptions& options = shapes.bound().options;
+                    return contract.operation == Operation::kBackward
+                               ? BackwardScratchBytes(shapes.Backward(), dtype, options, bytes)
+                               : ForwardScratchBytes(shapes.Forward(), dtype, options,
+                                                     contract.operation, bytes);
+                  });
 }
 
 }  // namespace flashlane::fkc
