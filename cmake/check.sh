@@ -140,6 +140,7 @@ main() {
     stage "scripts" scripts
     stage "format" format
   fi
+  provided "instruction counts" --gates "valgrind and python3" || true
   stage "release build" build release
   stage "release tests" run_tests release
   if [[ $with_tidy ]]; then stage "tidy" tidy; fi
