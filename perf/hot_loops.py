@@ -206,7 +206,7 @@ def check(options: argparse.Namespace, found: dict, mca: str) -> int:
     print("\n".join(bad))
     print(f"hot_loops: {compared} loops compared with {path.name}, {len(bad)} worse by more than {LIMIT:.0%}")
     if bad:
-        print("hot_loops: if that is meant, write the baseline anew (CONTRIBUTING.md, \"Gates\")")
+        print("hot_loops: if that is meant, write the baseline anew: ninja -C <this build> baselines")
     return 1 if bad else 0
 
 

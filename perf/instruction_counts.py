@@ -96,7 +96,7 @@ def check(options: argparse.Namespace, path: pathlib.Path) -> int:
     cases = sum(len(stored["targets"][target]) for target in targets)
     print(f"instruction_counts: {cases} cases of {', '.join(targets)}, {len(worse)} worse by more than {LIMIT:.0%}")
     if worse:
-        print("instruction_counts: if that is meant, write the baseline anew (CONTRIBUTING.md, \"Gates\")")
+        print("instruction_counts: if that is meant, write the baseline anew: ninja -C <this build> baselines")
     return 1 if worse or not targets else 0
 
 
