@@ -1,5 +1,5 @@
-# What CI runs of a build for another machine, under an emulator that is twenty to a hundred times slower than that
-# machine: what depends on the instruction set, of each kind at least one test of every kernel and dtype. NEON_WITHOUT_AES
+# What CI runs of a build for another machine, under an emulator that is some thirty times slower than a machine:
+# what depends on the instruction set, of each kind at least one test of every kernel and dtype. NEON_WITHOUT_AES
 # is left out: its kernels are those of NEON, compiled once more. Everything else is in `ctest --preset aarch64-full`.
 
 if(NOT CMAKE_CROSSCOMPILING)
