@@ -6,6 +6,7 @@
 #
 #   cmake/bootstrap.sh            what building, testing and benchmarking needs
 #   cmake/bootstrap.sh --tools    also clang-format, clang-tidy and shellcheck, for cmake/check.sh --tidy
+#   cmake/bootstrap.sh --gates    also valgrind and python3, for the gates of CONTRIBUTING.md; exit code 3: not to be had
 #   cmake/bootstrap.sh --tsan     also a oneTBB built for the thread sanitizer, for the tsan preset;
 #                                 exit code 3: everything else is ready, but oneTBB's source is not to be had
 #   cmake/bootstrap.sh --aarch64  also cross compilers, qemu and arm64 libraries, for the aarch64 presets; the same code 3
@@ -166,20 +167,33 @@ provide_tsan_tbb() {
   say "oneTBB for the thread sanitizer is in build/deps/tbb-tsan"
 }
 
+# ---- gates
+
+provide_gates() {
+  local missing=()
+  command -v valgrind >/dev/null || missing+=(valgrind)
+  command -v python3 >/dev/null || missing+=(python3)
+  if ! (install_packages "${missing[@]}"); then
+    warn "no valgrind or no python3: the gates that need them will be skipped"
+    exit $no_source
+  fi
+}
+
 # ----
 
 parse_arguments() {
-  with_tools='' with_tsan='' with_aarch64=''
+  with_tools='' with_tsan='' with_aarch64='' with_gates=''
   while (($#)); do
     case $1 in
       --tools) with_tools=1 ;;
+      --gates) with_gates=1 ;;
       --tsan) with_tsan=1 ;;
       --aarch64) with_aarch64=1 ;;
       -h | --help)
         sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-      *) die "unknown argument '$1' (there are --tools, --tsan and --aarch64)" ;;
+      *) die "unknown argument '$1' (there are --tools, --gates, --tsan and --aarch64)" ;;
     esac
     shift
   done
@@ -215,6 +229,7 @@ main() {
   install_packages "${missing[@]}"
   check_cmake
   provide_highway
+  if [[ $with_gates ]]; then provide_gates; fi
   if [[ $with_tsan ]]; then provide_tsan_tbb; fi
   if [[ $with_aarch64 ]]; then provide_aarch64; fi
   say "ready"

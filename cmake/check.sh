@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Everything that a change must pass, as it runs in CI.
 #
-#   cmake/check.sh           release build and tests, then the tests under the address, undefined and thread sanitizers
+#   cmake/check.sh           release build and tests, then the tests under the address, undefined and thread sanitizers,
+#                            and those of tests/emulated.cmake for aarch64 under qemu
 #   cmake/check.sh --quick   release only
+#   cmake/check.sh --full    also all other tests for aarch64, for hours
 #   cmake/check.sh --tidy    also clang-format, clang-tidy and shellcheck
 #   cmake/check.sh --again   also where nothing has changed since the same check passed here
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=$(nproc)
-readonly no_source=3 # cmake/bootstrap.sh --tsan: oneTBB's source is not to be had
+readonly no_source=3 # cmake/bootstrap.sh: what that part needs is not to be had
 summary=()
 
 # Runs one stage and says how long it took. A failing stage ends the script and is named last.
@@ -44,17 +46,29 @@ report() {
   exit $status
 }
 
-build() { # PRESET
+build() { # CONFIGURE_PRESET [BUILD_PRESET]
   cmake --preset "$1" --log-level=WARNING
-  cmake --build --preset "$1"
+  cmake --build --preset "${2:-$1}"
+}
+
+# Which tests did not run, and why as they say it themselves, each reason once.
+skips() { # BUILD_DIRECTORY
+  awk '
+    { sub(/\r$/, "") }
+    /SKIPPED[,:]|^SKIPPED / { reason[$0]++ }
+    was { reason[$0]++ }
+    { was = /: Skipped$/ }
+    END { for (text in reason) printf "    skipped, %d times: %s\n", reason[text], text }
+  ' "$1/Testing/Temporary/LastTest.log" | sort
 }
 
 # The sanitizers' presets leave out tests labelled not-sanitized (they compile anew, or measure time); a test that needs
 # the machine for itself has the property RUN_SERIAL.
 run_tests() { # PRESET [PREFIX...]
-  local preset=$1
+  local preset=$1 folder=build/${1%-full}
   shift
   "$@" ctest --preset "$preset" --parallel "$jobs"
+  skips "$folder"
 }
 
 # The thread sanitizer of g++ before 14 can not map its shadow memory where the kernel randomises more than 28 bits.
@@ -64,20 +78,32 @@ tsan_tests() {
   run_tests tsan "${prefix[@]}"
 }
 
-thread_sanitizer() {
+# A part that needs what only some machines and networks give: 0 if that is here now, else the part is left out and the
+# summary says so.
+provided() { # PART OPTION WHAT
   local status=0
-  printf '\n=== oneTBB for the thread sanitizer\n'
-  current="oneTBB for the thread sanitizer"
-  cmake/bootstrap.sh --tsan || status=$?
+  current="$1: $3"
+  printf '\n=== %s\n' "$current"
+  cmake/bootstrap.sh "$2" || status=$?
   if ((status == no_source)); then
-    printf '=== thread sanitizer: SKIPPED, the source of oneTBB is not to be had from here\n'
-    summary+=("SKIPPED  thread sanitizer (no source of oneTBB)")
-    return
+    printf '=== %s: SKIPPED, not to be had from here: %s\n' "$1" "$3"
+    summary+=("SKIPPED  $1 (not to be had from here: $3)")
+    return 1
   elif ((status)); then
-    return $status
+    exit $status
   fi
+}
+
+thread_sanitizer() {
+  provided "thread sanitizer" --tsan "source of oneTBB" || return 0
   stage "tsan build" build tsan
   stage "tsan tests" tsan_tests
+}
+
+aarch64() { # PRESET
+  provided "aarch64" --aarch64 "cross compiler, qemu and arm64 libraries" || return 0
+  stage "$1 build" build aarch64 "$1"
+  stage "$1 tests" run_tests "$1"
 }
 
 format() { git ls-files '*.h' '*.cc' | xargs -r clang-format --dry-run -Werror; }
@@ -91,18 +117,19 @@ tidy() {
 }
 
 main() {
-  local quick='' with_tidy='' again='' argument
+  local quick='' with_tidy='' again='' emulated=aarch64 argument
   for argument in "$@"; do
     case $argument in
       --quick) quick=1 ;;
       --tidy) with_tidy=1 ;;
+      --full) emulated=aarch64-full ;;
       --again) again=1 ;;
       -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit ;;
-      *) printf 'check.sh: unknown argument %s (there are --quick, --tidy and --again)\n' "$argument" >&2 && exit 2 ;;
+      *) printf 'check.sh: unknown argument %s (there are --quick, --full, --tidy and --again)\n' "$argument" >&2 && exit 2 ;;
     esac
   done
   local passed=build/check.passed now=''
-  now=$(fingerprint "quick=$quick" "tidy=$with_tidy")
+  now=$(fingerprint "quick=$quick" "tidy=$with_tidy" "$emulated")
   if [[ ! $again && $now && -f $passed && $(<"$passed") == "$now" ]]; then
     printf 'check: nothing has changed since this check passed here; --again runs it all the same\n'
     return
@@ -113,6 +140,7 @@ main() {
     stage "scripts" scripts
     stage "format" format
   fi
+  provided "instruction counts" --gates "valgrind and python3" || true
   stage "release build" build release
   stage "release tests" run_tests release
   if [[ $with_tidy ]]; then stage "tidy" tidy; fi
@@ -120,9 +148,10 @@ main() {
     stage "asan build" build asan
     stage "asan tests" run_tests asan
     thread_sanitizer
+    aarch64 "$emulated"
   fi
   # Not where a stage was left out, and not if a source changed meanwhile.
-  if [[ "${summary[*]}" != *SKIPPED* && $now == "$(fingerprint "quick=$quick" "tidy=$with_tidy")" ]]; then
+  if [[ "${summary[*]}" != *SKIPPED* && $now == "$(fingerprint "quick=$quick" "tidy=$with_tidy" "$emulated")" ]]; then
     printf '%s\n' "$now" >"$passed"
   fi
 }

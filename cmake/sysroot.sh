@@ -40,7 +40,7 @@ provide_sysroot() {
   if is_placed "$deps/aarch64" "$stamp"; then return; fi
   if ! command -v apt-get >/dev/null || ! keyring=$(debian_keyring); then
     warn "no arm64 libraries: not a Debian system. Point CMAKE_FIND_ROOT_PATH to a sysroot that has them"
-    exit $no_source
+    exit "$no_source"
   fi
   for uri in $(debian_uris); do
     say "aarch64: libraries of $suite"
@@ -54,12 +54,16 @@ provide_sysroot() {
     return
   done
   warn "no arm64 libraries: no archive gave them"
-  exit $no_source
+  exit "$no_source"
 }
 
+# The libraries first: where there are none, compilers of some hundred MB would serve nothing.
 provide_aarch64() {
   local missing
-  mapfile -t missing < <(aarch64_programs)
-  install_packages "${missing[@]}"
   provide_sysroot
+  mapfile -t missing < <(aarch64_programs)
+  if ! (install_packages "${missing[@]}"); then
+    warn "no compiler for aarch64, or no qemu"
+    exit "$no_source"
+  fi
 }

@@ -179,8 +179,8 @@ HWY_INLINE void EvaluatePolynomial(D d, const C (&c)[kTerms], const V (&f)[kVecs
   }
 }
 
-// x bounded from below, shifted = x + magic, f = x - (shifted - magic): what rounding left. Max
-// returns its second operand if one is NaN (x86), so NaN stays.
+// x bounded from below, shifted = x + magic, f = x - (shifted - magic): what rounding left. NaN
+// stays NaN.
 template <class D, class V, size_t kVecs, typename C = hn::TFromD<D>>
 HWY_INLINE void ReduceByShifting(D d, C magic, const V (&x)[kVecs], V (&shifted)[kVecs],
                                  V (&f)[kVecs]) {
@@ -188,7 +188,7 @@ HWY_INLINE void ReduceByShifting(D d, C magic, const V (&x)[kVecs], V (&shifted)
   V bounded[kVecs];
   HWY_UNROLL(8)
   for (size_t i = 0; i < kVecs; ++i) {
-    bounded[i] = hn::Max(hn::Set(d, -Exp2Type<C>::kBias), x[i]);
+    bounded[i] = MaxOrNan(hn::Set(d, -Exp2Type<C>::kBias), x[i]);
   }
   HWY_UNROLL(8)
   for (size_t i = 0; i < kVecs; ++i) shifted[i] = hn::Add(bounded[i], vmagic);

@@ -102,6 +102,32 @@ HWY_INLINE hn::Vec256<double> LookUpInBlock(hn::Vec256<double> table, hn::Vec256
 inline constexpr bool kHasLookUpInBlock = false;
 #endif
 
+// The larger and the smaller of a bound and x; NaN where x is. x86 returns the second operand if
+// one is NaN; what Highway takes on Arm (fmaxnm, fminnm) returns the one that is a number.
+#if HWY_ARCH_ARM_A64
+HWY_INLINE hn::Vec128<float> MaxOrNan(hn::Vec128<float> bound, hn::Vec128<float> x) {
+  return hn::Vec128<float>(vmaxq_f32(bound.raw, x.raw));
+}
+HWY_INLINE hn::Vec128<double> MaxOrNan(hn::Vec128<double> bound, hn::Vec128<double> x) {
+  return hn::Vec128<double>(vmaxq_f64(bound.raw, x.raw));
+}
+HWY_INLINE hn::Vec128<float> MinOrNan(hn::Vec128<float> bound, hn::Vec128<float> x) {
+  return hn::Vec128<float>(vminq_f32(bound.raw, x.raw));
+}
+HWY_INLINE hn::Vec128<double> MinOrNan(hn::Vec128<double> bound, hn::Vec128<double> x) {
+  return hn::Vec128<double>(vminq_f64(bound.raw, x.raw));
+}
+#else
+template <class V>
+HWY_INLINE V MaxOrNan(V bound, V x) {
+  return hn::Max(bound, x);
+}
+template <class V>
+HWY_INLINE V MinOrNan(V bound, V x) {
+  return hn::Min(bound, x);
+}
+#endif
+
 // *from in every lane, for the left operand of a register tile.
 #if HWY_ARCH_ARM_A64
 // Multiply-adds take one lane of a register as an operand, so that a scalar load is all it takes.

@@ -47,8 +47,7 @@ HWY_INLINE void Tanh(D d, V (&x)[kVecs]) {
   V z[kVecs], shifted[kVecs], f[kVecs], y[kVecs];
   HWY_UNROLL(8)
   for (size_t i = 0; i < kVecs; ++i) {
-    // Min returns its second operand if that is NaN (x86), so NaN stays.
-    z[i] = hn::Min(hn::Set(d, kLimit), hn::Mul(hn::Abs(x[i]), hn::Set(d, kTwoLog2E)));
+    z[i] = MinOrNan(hn::Set(d, kLimit), hn::Mul(hn::Abs(x[i]), hn::Set(d, kTwoLog2E)));
   }
   ReduceByShifting(d, Type::kRound + Type::kBias, z, shifted, f);
   EvaluatePolynomial<1>(d, Exp2AroundZero<C, WeightPrecision::kFull>::kC, f, y);

@@ -22,7 +22,9 @@ class GuardedBuffer {
     size_ = body + 2 * page;
     base_ = static_cast<std::byte*>(
         mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED || mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) abort();
+    if (base_ == MAP_FAILED) abort();
+    // qemu-user refuses to protect nothing.
+    if (body != 0 && mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) abort();
     data_ = base_ + page + (flush == Flush::kEnd ? body - bytes : 0);
   }
   ~GuardedBuffer() { munmap(base_, size_); }
