@@ -81,14 +81,6 @@ Status MergeSplits(const TileGrid& grid, int threads) {
   return {StatusCode::kOutOfMemory, "scratch: memory could not be allocated"};
 }
 
-// Who computes, with how many threads, and from how much work on a task is worth spawning.
-struct Choice {
-  Target target;
-  const KernelRow* row = nullptr;
-  int threads = 1;
-  uint64_t min_task_cost() const { return MinTaskCost(*row, target.bit); }
-};
-
 Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& args,
                 TileGrid* grid, const Choice& choice, const ExecOptions& options) {
   const int threads = choice.threads;
@@ -107,7 +99,7 @@ Status RunTiles(const kernels::ForwardEntry& entry, const kernels::ForwardArgs& 
   } else {
     partition.Cut(
         grid->size(), [&](int64_t unit) noexcept { return TileCost(args, (*grid)[unit]); },
-        choice.min_task_cost());
+        MinTaskCost(*choice.row, choice.target.bit));
   }
   const auto tasks = partition.tasks();
   const auto run = [&](int64_t task, void* scratch) noexcept {
@@ -147,8 +139,6 @@ uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::Fo
   return grid.ok() ? ScratchBytes(grid, std::min<int64_t>(threads, grid.size())) : 0;
 }
 
-namespace {
-
 Status Choose(DType dtype, const ExecOptions& options, Operation operation, Choice* choice) {
   if (Status status = ResolveTarget(options.target, &choice->target); !status.ok()) return status;
   choice->row = FindKernel(options.kernel, dtype, operation);
@@ -160,7 +150,9 @@ Status Choose(DType dtype, const ExecOptions& options, Operation operation, Choi
   return ThreadLimit(options, &choice->threads);
 }
 
-}  // namespace
+Status OutOfLists() {
+  return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
+}
 
 Status ForwardScratchBytes(const kernels::ForwardArgs& args, DType dtype,
                            const ExecOptions& options, Operation operation, uint64_t* bytes) {
@@ -180,9 +172,7 @@ Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& opt
 
   const kernels::ForwardEntry entry = choice.row->forward(choice.target.bit);
   TileGrid grid(args, entry, choice.threads);
-  if (!grid.ok()) {
-    return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
-  }
+  if (!grid.ok()) return OutOfLists();
   if (DebugLogEnabled()) {
     LogChoice(*choice.row, choice.target, entry.unit,
               std::to_string(choice.threads) + " threads, tiles of " +

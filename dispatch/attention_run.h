@@ -16,6 +16,14 @@ namespace flashlane {
 Status RunForward(kernels::ForwardArgs args, DType dtype, const ExecOptions& options,
                   Operation operation = Operation::kForward);
 
+// Who computes, with how many threads.
+struct Choice {
+  Target target;
+  const KernelRow* row = nullptr;
+  int threads = 1;
+};
+Status Choose(DType dtype, const ExecOptions& options, Operation operation, Choice* choice);
+
 // Working memory of such a call in all.
 uint64_t ForwardScratchBytes(const kernels::ForwardArgs& args, const kernels::ForwardEntry& entry,
                              int threads);
@@ -23,6 +31,7 @@ Status ForwardScratchBytes(const kernels::ForwardArgs& args, DType dtype,
                            const ExecOptions& options, Operation operation, uint64_t* bytes);
 
 Status OutOfScratch(uint64_t bytes);
+Status OutOfLists();  // of sequences
 Status OverFlops(uint64_t flops, const ExecOptions& options);
 Status OverScratch(uint64_t bytes, int64_t workers, const ExecOptions& options);
 

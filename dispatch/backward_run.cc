@@ -271,13 +271,13 @@ struct Needs {
   uint64_t scratch_bytes = 0;  // of all together
 };
 
-Needs NeedsOf(const KernelRow& row, const Target& target, const kernels::BackwardArgs& args,
-              const BackwardGrid& grid, int threads) {
-  const kernels::BackwardEntry entry = row.backward(target.bit);
+Needs NeedsOf(const Choice& choice, const kernels::BackwardArgs& args, const BackwardGrid& grid) {
+  const auto& [target, row, threads] = choice;
+  const kernels::BackwardEntry entry = row->backward(target.bit);
   Needs needs;
   needs.forward_results = entry.plan(args, {}).needs_forward;
   needs.runs_forward = needs.forward_results && !Workspace::HasForward(args);
-  needs.workspace_bytes = needs.forward_results ? Workspace(args, row.dtype).bytes() : 0;
+  needs.workspace_bytes = needs.forward_results ? Workspace(args, row->dtype).bytes() : 0;
   const BiasTiles bias_tiles(entry, args);
   needs.shares_heads = SharesHeads(grid, threads);
   needs.memory_bytes =
@@ -289,7 +289,7 @@ Needs NeedsOf(const KernelRow& row, const Target& target, const kernels::Backwar
       std::min<int64_t>(threads, std::max<int64_t>({grid.num_pieces(), bias_tiles.units(), 1}));
   needs.scratch_bytes = SaturatingProduct(needs.worker_bytes, static_cast<uint64_t>(needs.workers));
   if (needs.runs_forward) {
-    const KernelRow* forward = FindKernel(Kernel::kFlash, row.dtype);
+    const KernelRow* forward = FindKernel(Kernel::kFlash, row->dtype);
     needs.scratch_bytes =
         std::max(needs.scratch_bytes,
                  ForwardScratchBytes(args.forward, forward->forward(target.bit), threads));
@@ -298,16 +298,13 @@ Needs NeedsOf(const KernelRow& row, const Target& target, const kernels::Backwar
   return needs;
 }
 
-Status OutOfLists() {
-  return {StatusCode::kOutOfMemory, "scratch: the list of sequences could not be allocated"};
-}
-
-Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* args, int threads,
-           const ExecOptions& options) {
+Status Run(const Choice& choice, kernels::BackwardArgs* args, const ExecOptions& options) {
+  const KernelRow& row = *choice.row;
+  const Target& target = choice.target;
   const kernels::BackwardEntry entry = row.backward(target.bit);
   BackwardGrid grid(*args, entry);
   if (!grid.ok()) return OutOfLists();
-  const Needs needs = NeedsOf(row, target, *args, grid, threads);
+  const Needs needs = NeedsOf(choice, *args, grid);
   const size_t bytes = needs.memory_bytes;
   if (Status status =
           CheckBudget(*args, needs.runs_forward, needs.scratch_bytes, needs.workers, options);
@@ -316,7 +313,7 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   }
   if (DebugLogEnabled()) {
     LogChoice(row, target, entry.unit,
-              std::to_string(threads) + " threads, " + std::to_string(grid.num_pieces()) +
+              std::to_string(choice.threads) + " threads, " + std::to_string(grid.num_pieces()) +
                   " pieces, scratch " + std::to_string(needs.worker_bytes) + " bytes, workspace " +
                   std::to_string(bytes) + " bytes");
   }
@@ -330,53 +327,35 @@ Status Run(const KernelRow& row, const Target& target, kernels::BackwardArgs* ar
   if (needs.runs_forward) {
     if (Status status = FillForward(*args, row.dtype, options); !status.ok()) return status;
   }
-  const Stages stages(threads, needs.worker_bytes, MinTaskCost(row, target.bit));
+  const Stages stages(choice.threads, needs.worker_bytes, MinTaskCost(row, target.bit));
   if (!stages.ok()) return OutOfScratch(needs.worker_bytes);
-  needs.shares_heads ? RunHeads(grid, stages) : RunPieces(grid, stages);
+  if (needs.shares_heads) {
+    RunHeads(grid, stages);
+  } else {
+    RunPieces(grid, stages);
+  }
   RunBias(entry, *args, bias_tiles, bias_sums, stages);
   RunSinks(entry, *args, stages);
   return {};
 }
 
-// Who does it, with how many threads.
-Status Prepare(DType dtype, const ExecOptions& options, Target* target, const KernelRow** row,
-               int* threads) {
-  if (Status status = ResolveTarget(options.target, target); !status.ok()) return status;
-  *row = FindKernel(options.kernel, dtype, Operation::kBackward);
-  if (*row == nullptr) {
-    return Status::Unsupported(std::string("kernel: ") +
-                               KernelName(options.kernel, Operation::kBackward) +
-                               " is no backward kernel for dtype " + DTypeName(dtype));
-  }
-  if (Status status = CheckAccumulator(options); !status.ok()) return status;
-  return ThreadLimit(options, threads);
-}
-
 }  // namespace
 
 Status RunBackward(kernels::BackwardArgs args, DType dtype, const ExecOptions& options) {
-  Target target;
-  const KernelRow* row = nullptr;
-  int threads = 1;
-  if (Status status = Prepare(dtype, options, &target, &row, &threads); !status.ok()) {
-    return status;
-  }
+  Choice choice;
+  if (Status s = Choose(dtype, options, Operation::kBackward, &choice); !s.ok()) return s;
   args.forward.accumulator = static_cast<kernels::Accumulator>(options.accumulator);
-  return Run(*row, target, &args, threads, options);
+  return Run(choice, &args, options);
 }
 
 Status BackwardScratchBytes(const kernels::BackwardArgs& args, DType dtype,
                             const ExecOptions& options, uint64_t* bytes) {
-  Target target;
-  const KernelRow* row = nullptr;
-  int threads = 1;
-  if (Status status = Prepare(dtype, options, &target, &row, &threads); !status.ok()) {
-    return status;
-  }
-  const kernels::BackwardEntry entry = row->backward(target.bit);
+  Choice choice;
+  if (Status s = Choose(dtype, options, Operation::kBackward, &choice); !s.ok()) return s;
+  const kernels::BackwardEntry entry = choice.row->backward(choice.target.bit);
   const BackwardGrid grid(args, entry);
   if (!grid.ok()) return OutOfLists();
-  *bytes = NeedsOf(*row, target, args, grid, threads).scratch_bytes;
+  *bytes = NeedsOf(choice, args, grid).scratch_bytes;
   return {};
 }
 

@@ -176,7 +176,6 @@ class PairUnit {
   }
 
  private:
-
   uint32_t* Weights(const KeyRange& span) const {
     return p_ + (span.begin - block_begin_) / 2 * Panel::kRows;
   }

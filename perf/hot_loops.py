@@ -24,10 +24,9 @@ import subprocess
 import sys
 
 import disassembly
+import gate
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMIT = 0.02
-SKIPPED = 77
+GATE = gate.Gate("hot_loops", "hot_loops")
 COLUMNS = disassembly.COUNTED + disassembly.WORK
 
 # What a function must multiply by, on the targets that match. Where the kernels take another unit, the function is not
@@ -127,10 +126,6 @@ def show(loop: disassembly.Loop) -> str:
 
 # ---- baseline
 
-def baseline_path(options: argparse.Namespace) -> pathlib.Path:
-    return options.baseline / f"hot_loops-{options.machine}-{options.compiler.replace(' ', '-')}.json"
-
-
 def record(options: argparse.Namespace, found: dict, mca: str) -> None:
     head = {"machine": options.machine, "compiler": options.compiler, "highway": options.highway, "llvm_mca": mca,
             "columns": list(COLUMNS) + ["cycles"]}
@@ -142,11 +137,7 @@ def record(options: argparse.Namespace, found: dict, mca: str) -> None:
             rows.append(f"      {json.dumps(function)}: {json.dumps(numbers, separators=(',', ':'))}")
         targets.append(f"    {json.dumps(target)}: {{\n" + ",\n".join(rows) + "\n    }")
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    path = baseline_path(options)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "{\n" + ",\n".join(lines) + ',\n  "loops": {\n' + ",\n".join(targets) + "\n  }\n}\n"
-    path.write_text(text, encoding="utf-8")
-    print(f"hot_loops: wrote {path.name}")
+    GATE.write(options, "{\n" + ",\n".join(lines) + ',\n  "loops": {\n' + ",\n".join(targets) + "\n  }\n}\n")
 
 
 def worse(now: dict, then: dict, with_cycles: bool) -> list:
@@ -155,7 +146,7 @@ def worse(now: dict, then: dict, with_cycles: bool) -> list:
     work_then = sum(then.get(kind, 0) for kind in disassembly.WORK)
     kinds = disassembly.COUNTED + (("cycles",) if with_cycles else ())
     kinds = [kind for kind in kinds if now.get(kind) is not None and then.get(kind) is not None]
-    found = [kind for kind in kinds if now[kind] / work_now > then[kind] / work_then * (1 + LIMIT) + 1e-9]
+    found = [kind for kind in kinds if now[kind] / work_now > then[kind] / work_then * (1 + gate.LIMIT) + 1e-9]
     if disassembly.Loop(now, []).worker() != disassembly.Loop(then, []).worker():
         found.append("the instruction that multiplies")
     return found
@@ -183,17 +174,9 @@ def compare(found: dict, stored: dict, part: bool, with_cycles: bool) -> tuple:
 
 
 def check(options: argparse.Namespace, found: dict, mca: str) -> int:
-    path = baseline_path(options)
-    if not path.exists():
-        there = ", ".join(sorted(other.stem for other in options.baseline.glob("hot_loops-*"))) or "none"
-        print(f"hot_loops: SKIPPED, not compared: no baseline of {options.compiler} on {options.machine} "
-              f"(there is: {there})")
-        return SKIPPED
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    if stored["highway"] != options.highway:
-        print(f"hot_loops: SKIPPED, not compared: the baseline is of Highway {stored['highway']}, "
-              f"this is {options.highway}")
-        return SKIPPED
+    stored = GATE.stored(options)
+    if stored is None:
+        return gate.SKIPPED
     with_cycles = mca == stored["llvm_mca"]
     if not with_cycles:
         print(f"hot_loops: cycles are not compared: the baseline's are of llvm-mca {stored['llvm_mca']}, here: {mca}")
@@ -203,11 +186,7 @@ def check(options: argparse.Namespace, found: dict, mca: str) -> int:
             print(f"hot_loops: {target}: not in the baseline: {', '.join(new)}")
     if not compared:
         bad.append("nothing to compare: are these the objects of the kernels?")
-    print("\n".join(bad))
-    print(f"hot_loops: {compared} loops compared with {path.name}, {len(bad)} worse by more than {LIMIT:.0%}")
-    if bad:
-        print("hot_loops: if that is meant, write the baseline anew: ninja -C <this build> baselines")
-    return 1 if bad else 0
+    return GATE.verdict(f"{compared} loops compared with {GATE.path(options).name}", bad)
 
 
 def main() -> int:
@@ -215,18 +194,14 @@ def main() -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     for name in ("expect", "check", "record", "list"):
         action.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--machine", choices=("x86_64", "aarch64"), required=True)
-    parser.add_argument("--compiler", required=True, help="'GNU 12.2.0'")
-    parser.add_argument("--highway", required=True, help="its version")
+    GATE.add_arguments(parser)
     parser.add_argument("--objdump", default="objdump")
-    parser.add_argument("--baseline", type=pathlib.Path, default=ROOT / "perf" / "baseline")
     parser.add_argument("--part", action="store_true")
     parser.add_argument("objects", nargs="+")
     options = parser.parse_args()
 
     if not shutil.which(options.objdump):
-        print(f"hot_loops: SKIPPED, there is no objdump for {options.machine}")
-        return SKIPPED
+        return GATE.skip(f"there is no objdump for {options.machine}")
     found = disassembly.hot_loops(options.objdump, options.objects, options.machine)
     if options.expect:
         wrong = surprises(found) if found else ["no hot loops at all: are these the objects of the kernels?"]

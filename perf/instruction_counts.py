@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMIT = 0.02
-SKIPPED = 77
+import gate
+
+GATE = gate.Gate("instruction_counts", "instructions")
 TARGETS = ("AVX2", "SSE2")
 COUNTED = "flashlane_counted"
 
@@ -68,23 +68,18 @@ def compare(now: dict, then: dict) -> tuple:
                 better.append(f"{target} {name}: {number}, which the baseline does not have")
                 continue
             line = f"{target} {name}: {number} instructions, {number / before - 1:+.1%} of {before}"
-            if number > before * (1 + LIMIT):
+            if number > before * (1 + gate.LIMIT):
                 worse.append(line)
-            elif number < before * (1 - LIMIT):
+            elif number < before * (1 - gate.LIMIT):
                 better.append(line)
         worse += [f"{target} {name}: is not counted any more" for name in then.get(target, {}) if name not in cases]
     return worse, better
 
 
-def check(options: argparse.Namespace, path: pathlib.Path) -> int:
-    if not path.exists():
-        print(f"instruction_counts: SKIPPED, not compared: no baseline of {options.compiler} on {options.machine}")
-        return SKIPPED
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    if stored["highway"] != options.highway:
-        print(f"instruction_counts: SKIPPED, not compared: the baseline is of Highway {stored['highway']}, "
-              f"this is {options.highway}")
-        return SKIPPED
+def check(options: argparse.Namespace) -> int:
+    stored = GATE.stored(options)
+    if stored is None:
+        return gate.SKIPPED
     targets = [target for target in runnable(options.program) if target in stored["targets"]]
     for target in stored["targets"]:
         if target not in targets:
@@ -92,20 +87,16 @@ def check(options: argparse.Namespace, path: pathlib.Path) -> int:
     worse, better = compare({target: count(options.program, target) for target in targets}, stored["targets"])
     for line in better:
         print(f"better or new: {line}")
-    print("\n".join(worse))
+    if not targets:
+        worse.append("nothing to compare: this machine runs none of the baseline's targets")
     cases = sum(len(stored["targets"][target]) for target in targets)
-    print(f"instruction_counts: {cases} cases of {', '.join(targets)}, {len(worse)} worse by more than {LIMIT:.0%}")
-    if worse:
-        print("instruction_counts: if that is meant, write the baseline anew: ninja -C <this build> baselines")
-    return 1 if worse or not targets else 0
+    return GATE.verdict(f"{cases} cases of {', '.join(targets)}", worse)
 
 
-def record(options: argparse.Namespace, path: pathlib.Path) -> None:
+def record(options: argparse.Namespace) -> None:
     stored = {"machine": options.machine, "compiler": options.compiler, "highway": options.highway,
               "targets": {target: count(options.program, target) for target in runnable(options.program)}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
-    print(f"instruction_counts: wrote {path.name}")
+    GATE.write(options, json.dumps(stored, indent=2) + "\n")
 
 
 def main() -> int:
@@ -113,19 +104,14 @@ def main() -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true")
     action.add_argument("--record", action="store_true")
-    parser.add_argument("--machine", required=True)
-    parser.add_argument("--compiler", required=True, help="'GNU 12.2.0'")
-    parser.add_argument("--highway", required=True, help="its version")
-    parser.add_argument("--baseline", type=pathlib.Path, default=ROOT / "perf" / "baseline")
+    GATE.add_arguments(parser)
     parser.add_argument("program")
     options = parser.parse_args()
     if not shutil.which("valgrind"):
-        print("instruction_counts: SKIPPED, no valgrind is installed")
-        return SKIPPED
-    path = options.baseline / f"instructions-{options.machine}-{options.compiler.replace(' ', '-')}.json"
+        return GATE.skip("no valgrind is installed")
     if options.check:
-        return check(options, path)
-    record(options, path)
+        return check(options)
+    record(options)
     return 0
 
 

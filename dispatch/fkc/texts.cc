@@ -48,7 +48,8 @@ stored whole. Few rows per kv head take other ways (fast_paths): they stream K a
 them, or have their keys split in fixed pieces. Which way, and how it is cut, depends on that
 sequence's own lengths and the head counts only, never on threads or on the batch. Sums are in f32 (f64 for F64);
 BF16 is multiplied by AMX tiles or dot products where the machine has them. Scratch, aligned to 64
-bytes, is O(block) per thread and, where keys are split, one partial row of f32 (f64) for each part of a row.
+bytes, is O(block) per thread and, where keys are split, one partial row of f32 (f64) for each part
+of a row.
 )";
 
 const char kScalar[] = R"(
@@ -81,7 +82,8 @@ void AddProviderRows(const Contract& contract, std::vector<Difference>* rows) {
   rows->push_back({"blurb", "the reference's", "ours", "another implementation"});
   rows->push_back({"kernel_source", "reference-oracle", "flashlane", "another provider"});
   rows->push_back({"entry_point", "the reference's", "ours", "another link registry"});
-  rows->push_back({"kernel_revision_hash", "auto", "a hash over the kernel's sources",
+  rows->push_back({"kernel_revision_hash", "auto",
+                   "a hash over the kernel's sources and what orders its sums",
                    "computed when the library is built; revision_base is not in it: it changes "
                    "when the sources do, and only then"});
 }

@@ -1,9 +1,8 @@
 // Runs register tiles and small calls on one target and thread, each once under the function
 // `flashlane_counted`, for valgrind to count: perf/instruction_counts.py.
 //
-//   count_instructions TARGET    prints the name of each case, in the order in which they are
-//   counted count_instructions --list    prints the targets of this machine, of which valgrind may
-//   run fewer
+// count_instructions TARGET prints the name of each case, in the order in which they are counted;
+// count_instructions --list the targets of this machine, of which valgrind may run fewer.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

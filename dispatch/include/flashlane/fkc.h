@@ -83,7 +83,8 @@ struct EntryPoint {
   const char* document;  // the name to give Document: entries of one bundle share theirs
   const char* fused_op;  // "FLASH_ATTN"
   int fused_op_id;
-  const char* kernel_revision_hash;  // 16 hexadecimal digits over the kernel's sources
+  const char*
+      kernel_revision_hash;  // of its sources and what orders its sums: 16 hexadecimal digits
   KernelRef run;
 };
 

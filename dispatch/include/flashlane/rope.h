@@ -56,9 +56,9 @@ struct RopeScaling {
 };
 
 // inv_freq [rotary_dim / 2], F64: radians per position of each pair of dimensions. theta is finite
-// and > 0 (kYarn: > 1), and so far from 0 that the frequencies are finite. *attention_factor, where not null, is what the table is to be multiplied
-// by: 1 for all types but kYarn. rotary_dim 2 has no kNtk and no kDynamicNtk.
-// Errors: kInvalidArgument.
+// and > 0 (kYarn: > 1), and so far from 0 that the frequencies are finite. *attention_factor, where
+// not null, is what the table is to be multiplied by: 1 for all types but kYarn. rotary_dim 2 has
+// no kNtk and no kDynamicNtk. Errors: kInvalidArgument.
 FLASHLANE_API Status RopeInverseFrequencies(double theta, const RopeScaling& scaling,
                                             const TensorView& inv_freq,
                                             double* attention_factor = nullptr) noexcept;
