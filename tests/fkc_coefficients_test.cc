@@ -7,7 +7,6 @@
 #include <tbb/task_scheduler_observer.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -262,11 +261,10 @@ TEST_F(CoefficientsTest, SpreadWorkOrKeepItTogether) {
     set(1e9);  // so slow that every tile is
     tbb::task_arena together(4);
     const Workers some(together);
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (some.count() == 0 && std::chrono::steady_clock::now() < deadline) {
-      together.execute([&] { EXPECT_TRUE(call.Run().ok()); });
-    }
-    EXPECT_GT(some.count(), 0) << symbol;
+    // How soon one comes is the scheduler's to say: no limit but the test runner's.
+    bool ok = true;
+    while (ok && some.count() == 0) together.execute([&] { ok = call.Run().ok(); });
+    EXPECT_TRUE(ok) << symbol;
   }
 }
 
