@@ -176,12 +176,14 @@ class Stages {
 
 // Whether threads share whole heads. They do where even the longest leaves the others enough to do:
 // then nothing waits for a phase to end.
-bool SharesHeads(const BackwardGrid& grid, int threads) {
+bool SharesHeads(const kernels::BackwardArgs& args, const BackwardGrid& grid, int threads) {
   if (threads == 1) return true;
+  const int64_t heads = args.forward.num_kv_heads;  // of one sequence, which all cost the same
   uint64_t longest = 0, all = 0;
-  for (int64_t head = 0; head < grid.num_heads(); ++head) {
-    longest = std::max(longest, grid.HeadCost(head));
-    all = SaturatingSum(all, grid.HeadCost(head));
+  for (int64_t batch = 0; batch < args.forward.batch; ++batch) {
+    const uint64_t cost = grid.HeadCost(batch * heads);
+    longest = std::max(longest, cost);
+    all = SaturatingSum(all, SaturatingProduct(cost, static_cast<uint64_t>(heads)));
   }
   return SaturatingProduct(longest, static_cast<uint64_t>(kHeadsPerThread * threads)) <= all;
 }
@@ -279,7 +281,7 @@ Needs NeedsOf(const Choice& choice, const kernels::BackwardArgs& args, const Bac
   needs.runs_forward = needs.forward_results && !Workspace::HasForward(args);
   needs.workspace_bytes = needs.forward_results ? Workspace(args, row->dtype).bytes() : 0;
   const BiasTiles bias_tiles(entry, args);
-  needs.shares_heads = SharesHeads(grid, threads);
+  needs.shares_heads = SharesHeads(args, grid, threads);
   needs.memory_bytes =
       needs.workspace_bytes + bias_tiles.sum_bytes() + (needs.shares_heads ? 0 : grid.part_bytes());
   needs.worker_bytes = needs.shares_heads

@@ -87,9 +87,6 @@ Status CheckLengths(const AttentionInputs& in, const AttentionParams& params) {
   if (named && start != 0) {
     return Invalid("q_start", WithValue("value", start) + " given together with kBottomRight");
   }
-  if (start > kMaxPosition || start < -kMaxPosition) {
-    return Invalid("q_start", WithValue("value", start) + " is beyond 2^61 in magnitude");
-  }
   if (!in.q_start.present()) return {};
   if (start != 0 || params.q_start.kind != QStart::Kind::kValue) {
     return Invalid("q_start", "given both as a parameter and per sequence");

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "dispatch/sequence_values.h"
+
 namespace flashlane {
 namespace {
 
@@ -85,6 +87,10 @@ Status CheckParams(const AttentionParams& params, DType q_dtype) {
     if (!positive || !FiniteFor(cap, q_dtype)) {
       return Invalid("softcap", "value " + std::to_string(cap) + " is not finite and > 0");
     }
+  }
+  const int64_t start = params.q_start.value;
+  if (start > kMaxPosition || start < -kMaxPosition) {
+    return Invalid("q_start", WithValue("value", start) + " is beyond 2^61 in magnitude");
   }
   const struct {
     const char* name;

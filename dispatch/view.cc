@@ -7,8 +7,9 @@
 namespace flashlane {
 namespace {
 
-// Byte offsets stay below this, so that sums of a few of them cannot overflow.
-constexpr int64_t kMaxBytes = int64_t{1} << 61;
+// Byte offsets stay below this, which is what a process can address on most machines, so that sums
+// of a few of them, and what kernels plan for some rows, cannot overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 48;
 
 struct Dim {
   int64_t size;
@@ -65,15 +66,15 @@ bool DisjointLattices(const Lattice& a, const Lattice& b, int64_t distance) {
 
 Status CheckSizes(const NamedView& operand) {
   const ConstTensorView& view = operand.view;
-  int64_t elements = 1;
-  bool empty = false;
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] < 0) {
       return Invalid(operand.name, "shape " + ShapeString(view) + " has a negative size");
     }
-    empty = empty || view.shape[d] == 0;
   }
-  for (int d = 0; d < view.rank && !empty; ++d) {
+  // Sizes of an empty tensor, too: kernels plan by the bytes of a row.
+  int64_t elements = 1;
+  for (int d = 0; d < view.rank; ++d) {
+    if (view.shape[d] == 0) continue;
     if (__builtin_mul_overflow(elements, view.shape[d], &elements) || elements > kMaxBytes / 8) {
       return Invalid(operand.name,
                      "shape " + ShapeString(view) + " has more elements than memory can hold");

@@ -84,6 +84,11 @@ constexpr StatusCode kBad = StatusCode::kInvalidArgument;
 std::vector<Broken> InputRules() {
   return {
       {"QRank", kBad, "q: rank 3", [](Call& c) { c.inputs.forward.q.rank = 3; }},
+      {"HugeRowOfNothing", kBad, "more elements than memory can hold",
+       [](Call& c) {
+         c.inputs.forward.q =
+             ConstTensorView(c.inputs.forward.q.data, DType::kF32, {0, 4, 3, int64_t{1} << 61});
+       }},
       {"Softcap", kBad, "softcap: value -1", [](Call& c) { c.params.softcap = -1.0; }},
       {"KLen", kBad, "k_len: value 6", [](Call& c) { c.params.k_len = 6; }},
       {"DoutAbsent", kBad, "dout: rank 0 is not 4", [](Call& c) { c.inputs.dout = {}; }},

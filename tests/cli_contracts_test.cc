@@ -67,5 +67,24 @@ TEST_F(CliTest, ContractsRefuse) {
   EXPECT_EQ(std::distance(fs::directory_iterator(Path("taken")), fs::directory_iterator()), 1);
 }
 
+TEST_F(CliTest, ContractsReplaceTheirOwnFilesOnly) {
+  const std::string folder = Path("shared"), name = folder + "/attention_flash.fkc.md";
+  const std::string write = "contracts --kernel flash --out '" + folder + "'";
+  fs::create_directory(folder);
+  std::ofstream(Path("victim")) << "precious";
+  std::ofstream(name + ".tmp") << "precious";
+  std::ofstream(name) << "old";
+  fs::permissions(name, fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(Flashlane(write).exit_code, 0);
+  EXPECT_EQ(Contents(name), Document("attention_flash"));
+  EXPECT_EQ(fs::status(name).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(Contents(name + ".tmp"), "precious");
+  fs::remove(name);
+  fs::create_symlink(Path("victim"), name);
+  ExpectRefused(write, {"--out", "is not a regular file"});
+  EXPECT_TRUE(fs::is_symlink(name));
+  EXPECT_EQ(Contents(Path("victim")), "precious");
+}
+
 }  // namespace
 }  // namespace flashlane::cli

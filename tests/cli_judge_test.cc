@@ -286,6 +286,7 @@ TEST_F(CliTest, JudgeRefuses) {
   ExpectRefused("judge --quick --check '" + Path("absent.json") + "'", {"--check", "absent.json"});
   std::ofstream(Path("bad.json")) << "{}";
   ExpectRefused("judge --quick --check '" + Path("bad.json") + "'", {"bad.json", "format"});
+  ExpectRefused("judge --quick --out ''", {"--out", "must not be empty"});
 }
 
 TEST_F(CliTest, JudgeLeavesNoFileThatCannotBeWritten) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -52,7 +53,7 @@ TEST_F(RecordTest, TheSameBitsPassWithAnyThreads) {
   const std::size_t results = rows / 2 * (2 + 3);  // out lse; dq dk dv
   EXPECT_TRUE(Holds(outcome.out, std::to_string(results) + " results identical, 0 changed"))
       << outcome.out;
-  EXPECT_TRUE(Holds(outcome.out, std::string("recorded by Flashlane ") + Version()));
+  EXPECT_TRUE(Holds(outcome.out, std::string("recorded by Flashlane '") + Version()));
 }
 
 TEST_F(RecordTest, OneBitIsFoundAndNamed) {
@@ -136,6 +137,36 @@ TEST_F(RecordTest, RefusesWhatIsNoRecording) {
   const std::string twin = Save("twin/fwd_basic.safetensors", Load(kBasic));
   ExpectRefused(verify + twin + " --record " + Path("two"), {"--record", "two cases are called"});
   EXPECT_FALSE(fs::exists(Path("two")));
+}
+
+TEST_F(RecordTest, RefusesMalformedKeys) {
+  const std::string verify = "verify " + kBasic + " --kernel naive --dtype f32 ";
+  Record(kBasic + " --kernel naive --dtype f32");
+  const auto renamed = [&](const std::string& name) {
+    SafetensorsFile file = Load(Path("recording.safetensors"));
+    auto node = file.tensors.extract(file.tensors.begin());
+    node.key() = name;
+    file.tensors.insert(std::move(node));
+    return Save("renamed", file);
+  };
+  for (const char* name : {"", "one", "case/out", "a/b/c/d/e/f"}) {
+    ExpectRefused(verify + "--against " + renamed(name), {"--against", "case/kernel/dtype"});
+  }
+  ExpectRefused(verify + "--against " + renamed("other/attention_naive/f32/scalar/out"),
+                {"--against", "no digest of case 'other'"});
+}
+
+TEST_F(RecordTest, RecordsACaseOnceAndNeverOverOne) {
+  const std::string select = " --kernel naive --dtype f32 ";
+  const std::string recording = Record(kBasic + " " + kBasic + select);
+  const Outcome outcome = Flashlane("verify " + kBasic + select + "--against " + recording);
+  EXPECT_EQ(LastLine(outcome.out), "1 passed, 0 failed, 0 changed") << outcome.err;
+  const std::string input = Save("case.safetensors", Load(kBasic));
+  const std::string before = Contents(input);
+  ExpectRefused("verify " + input + select + "--record " + input, {"--record", "is a case"});
+  EXPECT_EQ(Contents(input), before);
+  ExpectRefused("verify " + kBasic + select + "--record ''", {"--record", "must not be empty"});
+  ExpectRefused("verify " + kBasic + select + "--against ''", {"--against", "must not be empty"});
 }
 
 TEST_F(RecordTest, TheReportNamesTheMachineAndTheWorstOfEachCase) {

@@ -108,7 +108,7 @@ std::vector<Broken> ShapeRules() {
        [](Call& c) {
          c.inputs.mask = ConstTensorView(c.bools.data(), DType::kBool, {1, 1, 1, 5}, {1});
        }},
-      {"HugeEmpty", kBad, "q: number of heads 0 is below 1",
+      {"HugeEmpty", kBad, "more elements than memory can hold",
        [](Call& c) {
          c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {int64_t{1} << 62, 0, 8, 64});
        }},
@@ -116,6 +116,10 @@ std::vector<Broken> ShapeRules() {
        [](Call& c) { c.inputs.q.shape[2] = -3; }},
       {"HugeSize", kBad, "more elements than memory can hold",
        [](Call& c) { c.inputs.q.shape[2] = int64_t{1} << 60; }},
+      {"HugeRowOfNothing", kBad, "more elements than memory can hold",
+       [](Call& c) {
+         c.inputs.q = ConstTensorView(c.q.data(), DType::kF32, {0, 4, 3, int64_t{1} << 61});
+       }},
       {"KBatch", kBad, "k: batch 1 is not 2", [](Call& c) { c.inputs.k.shape[0] = 1; }},
       {"Group", kBad, "k: num_heads 4 is not a multiple of num_kv_heads 3",
        [](Call& c) {

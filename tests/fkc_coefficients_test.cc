@@ -20,6 +20,13 @@
 #include "flashlane/info.h"
 #include "tests/support/fkc_document.h"
 
+// oneTBB forgets the 40 bytes of an observer when a process ends while a worker lingers in its
+// arena.
+extern "C" const char* __lsan_default_suppressions();   // NOLINT: the sanitizer's name
+extern "C" const char* __lsan_default_suppressions() {  // NOLINT
+  return "leak:tbb::detail::*::observe";
+}
+
 namespace flashlane::testing {
 namespace {
 
@@ -106,9 +113,9 @@ TEST_P(FkcCoefficientsTest, OfShapesAloneAndOfAnySize) {
   for (ConstTensorView& view : call.inputs) view.data = nullptr;
   call.outputs.clear();
   const double small = Nanoseconds(call.Call());
-  const int64_t huge = int64_t{1} << 40;
-  for (size_t i = 0; i < call.inputs.size();
-       ++i) {  // longer sequences; of a paged call more queries
+  const int64_t huge = int64_t{1} << 32;
+  // Longer sequences; of a paged call more queries.
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
     ConstTensorView& view = call.inputs[i];
     if (view.rank != 4 || (is_paged() && i > 0)) continue;
     view.shape[2] = huge;

@@ -7,8 +7,8 @@
 
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
+#include "dispatch/cli/replaced_file.h"
 #include "dispatch/cli/text.h"
-#include "dispatch/cli/text_file.h"
 #include "flashlane/fkc.h"
 
 namespace flashlane::cli {
@@ -50,8 +50,8 @@ Status Contracts(const ContractsOptions& options, std::ostream& out) {
       continue;
     }
     const Status status =
-        WriteText("--out", (fs::path(options.folder) / (name + ".fkc.md")).string(), text);
-    if (!status.ok()) return status;
+        ReplaceFile((fs::path(options.folder) / (name + ".fkc.md")).string(), {text});
+    if (!status.ok()) return WithContext("--out", status);
   }
   return {};
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <ostream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "dispatch/cli/judge_shapes.h"
 #include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/progress.h"
+#include "dispatch/cli/replaced_file.h"
 #include "dispatch/cli/selection.h"
 #include "dispatch/cli/table.h"
 #include "dispatch/cli/text.h"
@@ -23,6 +26,8 @@
 
 namespace flashlane::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr double kPercent = 100;
 
@@ -178,14 +183,18 @@ Status Judge(const JudgeOptions& options, std::ostream& out) {
   if (!options.check.empty()) {
     if (Status s = LoadForCheck(options, &judged); !s.ok()) return s;
   }
+  std::error_code error;
+  if (fs::equivalent(options.check, options.output, error)) {
+    return Status::InvalidArgument("--out: " + Quoted(options.output) + " is the file to check");
+  }
   if (!options.output.empty()) {
-    if (Status s = CheckWritable("--out", options.output); !s.ok()) return s;
+    if (Status s = CheckReplaceable(options.output); !s.ok()) return WithContext("--out", s);
   }
   Judgement judgement;
   if (Status s = Measure(judged, options, &judgement); !s.ok()) return s;
   const std::string json = WriteJudgement(judgement);
   if (!options.output.empty()) {
-    if (Status s = WriteText("--out", options.output, json); !s.ok()) return s;
+    if (Status s = ReplaceFile(options.output, {json}); !s.ok()) return WithContext("--out", s);
   }
   if (options.json) {
     out << json;

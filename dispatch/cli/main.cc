@@ -39,6 +39,15 @@ int ExitCode(const Status& status, int failed) {
   return failed > 0 ? kFailed : 0;
 }
 
+// An option that takes a text. An empty one would count as an option that is not there.
+CLI::Option* AddText(CLI::App* command, const std::string& name, std::string* value,
+                     const std::string& help) {
+  const auto not_empty = [](const std::string& text) {
+    return text.empty() ? std::string("must not be empty") : std::string();
+  };
+  return command->add_option(name, *value, help)->check(CLI::Validator(not_empty, ""));
+}
+
 // Each Add function declares one subcommand and returns what runs it.
 
 std::function<int()> AddInfo(CLI::App* app, flashlane::cli::InfoOptions* options) {
@@ -65,15 +74,14 @@ std::function<int()> AddRun(CLI::App* app, flashlane::cli::RunOptions* options) 
          "backward, q k v do and what may stand beside q k v, optionally the forward's out lse; "
          "parameters in __metadata__")
       ->required();
-  run->add_option(
-         "--out", options->output,
-         "File to write: tensors out lse, or dq dk dv and, of bias and sinks, dbias dsinks")
+  AddText(run, "--out", &options->output,
+          "File to write: tensors out lse, or dq dk dv and, of bias and sinks, dbias dsinks")
       ->required();
-  run->add_option("--kernel", options->kernel,
-                  "naive (the oracle), flash, paged or backward; default: as the file says");
-  run->add_option("--dtype", options->dtype,
-                  "Convert the inputs to f32, f64, bf16 or f16; default: as stored");
-  run->add_option("--target", options->target, "Vector target by name; default: the best");
+  AddText(run, "--kernel", &options->kernel,
+          "naive (the oracle), flash, paged or backward; default: as the file says");
+  AddText(run, "--dtype", &options->dtype,
+          "Convert the inputs to f32, f64, bf16 or f16; default: as stored");
+  AddText(run, "--target", &options->target, "Vector target by name; default: the best");
   run->add_option("--threads", options->threads, "Threads at most; default: all");
   AddParam(run, options, "softmax_scale", "Number; none: 1 / sqrt(head_dim)");
   run->add_flag_function(
@@ -93,17 +101,17 @@ std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* opt
   CLI::App* verify = app->add_subcommand(
       "verify", "Compare kernels on every vector target with the answers in .safetensors files");
   verify->add_option("paths", options->paths, "Files, or folders of *.safetensors")->required();
-  verify->add_option("--kernel", options->kernels, "all, or names: naive,flash,paged");
-  verify->add_option("--target", options->targets, "all that the machine supports, or names");
-  verify->add_option("--dtype", options->dtypes, "all, or names: f32,f64,bf16,f16");
+  AddText(verify, "--kernel", &options->kernels, "all, or names: naive,flash,paged");
+  AddText(verify, "--target", &options->targets, "all that the machine supports, or names");
+  AddText(verify, "--dtype", &options->dtypes, "all, or names: f32,f64,bf16,f16");
   verify->add_option("--threads", options->threads, "Threads at most; default: all");
   verify->add_flag("--json", options->json, "Print one JSON object");
   verify->add_flag("--time", options->time,
                    "Also time each with all its threads, and print every row");
-  verify->add_option("--record", options->record,
-                     "Write the bits of every result to this file, for --against");
-  verify->add_option("--against", options->against,
-                     "Compare the results bit for bit with such a file; changes fail");
+  AddText(verify, "--record", &options->record,
+          "Write the bits of every result to this file, for --against");
+  AddText(verify, "--against", &options->against,
+          "Compare the results bit for bit with such a file; changes fail");
   verify->add_flag("--verbose", options->verbose, "Print every row");
   return [options] {
     int failed = 0;
@@ -115,24 +123,24 @@ std::function<int()> AddVerify(CLI::App* app, flashlane::cli::VerifyOptions* opt
 std::function<int()> AddContracts(CLI::App* app, flashlane::cli::ContractsOptions* options) {
   CLI::App* contracts = app->add_subcommand(
       "contracts", "Kernel contracts (FKC version 1): what each kernel accepts, returns and costs");
-  contracts->add_option("--kernel", options->kernel,
-                        "naive, flash, paged, paged_naive, backward, backward_naive; default: all");
-  contracts->add_option("--out", options->folder,
-                        "Folder for one file per kernel; default: print them");
+  AddText(contracts, "--kernel", &options->kernel,
+          "naive, flash, paged, paged_naive, backward, backward_naive; default: all");
+  AddText(contracts, "--out", &options->folder,
+          "Folder for one file per kernel; default: print them");
   return [options] { return ExitCode(flashlane::cli::Contracts(*options, std::cout), 0); };
 }
 
 std::function<int()> AddJudge(CLI::App* app, flashlane::cli::JudgeOptions* options) {
   CLI::App* judge = app->add_subcommand(
       "judge", "Measure what calls cost on this machine, and how well that predicts others");
-  judge->add_option("--kernel", options->kernels, "all, or names: naive,flash,paged,backward");
-  judge->add_option("--dtype", options->dtypes, "all, or names: f32,f64,bf16,f16");
-  judge->add_option("--target", options->targets, "all that the machine supports, or names");
+  AddText(judge, "--kernel", &options->kernels, "all, or names: naive,flash,paged,backward");
+  AddText(judge, "--dtype", &options->dtypes, "all, or names: f32,f64,bf16,f16");
+  AddText(judge, "--target", &options->targets, "all that the machine supports, or names");
   judge->add_flag("--quick", options->quick, "Seconds in place of minutes");
-  judge->add_option("--out", options->output,
-                    "File for the coefficients, the timings and the machine, as JSON");
-  judge->add_option("--check", options->check,
-                    "Such a file: hold its coefficients against new timings, and fit nothing");
+  AddText(judge, "--out", &options->output,
+          "File for the coefficients, the timings and the machine, as JSON");
+  AddText(judge, "--check", &options->check,
+          "Such a file: hold its coefficients against new timings, and fit nothing");
   judge->add_flag("--json", options->json, "Print that JSON in place of a table");
   return [options] { return ExitCode(flashlane::cli::Judge(*options, std::cout), 0); };
 }
@@ -169,6 +177,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A reader that went away shows as a failed write, which has a message and an exit code.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // so does a file that grows beyond the limit
   try {
     return Main(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -1,6 +1,8 @@
 #include "dispatch/cli/recording.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -20,6 +22,7 @@ namespace {
 constexpr char kFormatKey[] = "flashlane_recording";
 constexpr char kFormat[] = "1";
 constexpr char kDigestPrefix[] = "digest/";
+constexpr std::ptrdiff_t kSlashesInKey = 4;  // case/kernel/dtype/target/result
 
 // FNV-1a of 64 bits.
 struct Digest {
@@ -139,6 +142,11 @@ Status OneOfEachName(const VerifyReport& report) {
   return {};
 }
 
+std::string MetadataOf(const SafetensorsFile& file, const char* key) {
+  const auto value = file.metadata.find(key);
+  return value == file.metadata.end() ? "" : value->second;
+}
+
 // Cases of both whose digests differ.
 std::set<std::string> OtherCases(const SafetensorsFile& file, const VerifyReport& report) {
   std::set<std::string> others;
@@ -147,19 +155,6 @@ std::set<std::string> OtherCases(const SafetensorsFile& file, const VerifyReport
     if (known != file.metadata.end() && known->second != Hex(digest)) others.insert(name);
   }
   return others;
-}
-
-Status ReadRecording(const std::string& path, SafetensorsFile* file) {
-  if (Status s = ReadSafetensors(path, file); !s.ok()) return s;
-  const auto format = file->metadata.find(kFormatKey);
-  if (format == file->metadata.end()) {
-    return Status::InvalidArgument(Quoted(path) + ": is no recording of flashlane verify --record");
-  }
-  if (format->second != kFormat) {
-    return Status::Unsupported(Quoted(path) + ": is a recording of format " +
-                               Quoted(format->second) + "; this program reads " + kFormat);
-  }
-  return {};
 }
 
 }  // namespace
@@ -193,20 +188,44 @@ Status WriteRecording(const std::string& path, const VerifyReport& report) {
                          output.bytes.data()});
     }
   }
-  return WriteSafetensors(path, tensors, metadata);
+  return WithContext("--record", WriteSafetensors(path, tensors, metadata));
 }
 
-Status CompareRecording(const std::string& path, const VerifyReport& report,
-                        RecordingComparison* comparison) {
+Status ReadRecording(const std::string& path, SafetensorsFile* recording) {
+  const auto refused = [&path](const std::string& why) {
+    return Status::InvalidArgument("--against: " + Quoted(path) + ": " + why);
+  };
+  if (Status s = ReadSafetensors(path, recording); !s.ok()) return WithContext("--against", s);
+  const auto format = recording->metadata.find(kFormatKey);
+  if (format == recording->metadata.end()) {
+    return refused("is no recording of flashlane verify --record");
+  }
+  if (format->second != kFormat) {
+    return Status::Unsupported("--against: " + Quoted(path) + ": is a recording of format " +
+                               Quoted(format->second) + "; this program reads " + kFormat);
+  }
+  for (const auto& [key, tensor] : recording->tensors) {
+    const bool printable =
+        std::none_of(key.begin(), key.end(), [](unsigned char c) { return std::iscntrl(c) != 0; });
+    if (!printable || std::count(key.begin(), key.end(), '/') != kSlashesInKey) {
+      return refused("tensor " + Quoted(key) + " is not called case/kernel/dtype/target/result");
+    }
+    if (recording->metadata.count(kDigestPrefix + CaseOfKey(key)) == 0) {
+      return refused("has no digest of case " + Quoted(CaseOfKey(key)));
+    }
+  }
+  return {};
+}
+
+Status CompareRecording(const std::string& path, const SafetensorsFile& recording,
+                        const VerifyReport& report, RecordingComparison* comparison) {
   if (Status s = OneOfEachName(report); !s.ok()) return WithContext("--against", s);
-  SafetensorsFile file;
-  if (Status s = ReadRecording(path, &file); !s.ok()) return WithContext("--against", s);
   RecordingComparison result;
   result.path = path;
-  result.version = file.metadata["version"];
-  result.cpu = file.metadata["cpu"];
-  result.targets = file.metadata["targets"];
-  const std::set<std::string> others = OtherCases(file, report);
+  result.version = MetadataOf(recording, "version");
+  result.cpu = MetadataOf(recording, "cpu");
+  result.targets = MetadataOf(recording, "targets");
+  const std::set<std::string> others = OtherCases(recording, report);
   result.other_cases.assign(others.begin(), others.end());
   std::map<std::string, std::string> errors;  // of rows that fail now
   std::set<std::string> met;
@@ -215,8 +234,8 @@ Status CompareRecording(const std::string& path, const VerifyReport& report,
     for (const OutputBits& output : row.bits) {
       ChangedResult change;
       change.key = RowKey(row) + "/" + output.name;
-      const auto then = file.tensors.find(change.key);
-      if (then == file.tensors.end()) {
+      const auto then = recording.tensors.find(change.key);
+      if (then == recording.tensors.end()) {
         result.added.push_back(change.key);
         continue;
       }
@@ -229,7 +248,7 @@ Status CompareRecording(const std::string& path, const VerifyReport& report,
       }
     }
   }
-  for (const auto& [key, tensor] : file.tensors) {
+  for (const auto& [key, tensor] : recording.tensors) {
     if (met.count(key) > 0) continue;
     const auto error = errors.find(RowOfKey(key));
     if (error == errors.end()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dispatch/cli/case.h"
+#include "dispatch/cli/safetensors.h"
 #include "dispatch/cli/verify_case.h"
 #include "flashlane/status.h"
 
@@ -42,9 +43,12 @@ struct RecordingComparison {
   std::vector<std::string> not_run;      // keys that this run does not have
 };
 
-// An error is a file that is no recording, or one that has nothing in common with the report.
-Status CompareRecording(const std::string& path, const VerifyReport& report,
-                        RecordingComparison* comparison);
+// An error is a file that is no recording.
+Status ReadRecording(const std::string& path, SafetensorsFile* recording);
+
+// An error is a recording that has nothing in common with the report. `path`: of the recording.
+Status CompareRecording(const std::string& path, const SafetensorsFile& recording,
+                        const VerifyReport& report, RecordingComparison* comparison);
 
 }  // namespace flashlane::cli
 

@@ -50,8 +50,8 @@ nlohmann::ordered_json JsonOf(const ChangedResult& change) {
 }  // namespace
 
 void PrintComparison(const RecordingComparison& comparison, std::ostream& out) {
-  out << "against " << comparison.path << ", recorded by Flashlane " << comparison.version << " on "
-      << comparison.cpu << " (" << comparison.targets << ")\n";
+  out << "against " << comparison.path << ", recorded by Flashlane " << Quoted(comparison.version)
+      << " on " << Quoted(comparison.cpu) << " (" << Quoted(comparison.targets) << ")\n";
   for (const ChangedResult& change : comparison.changed) {
     out << "CHANGED " << change.key << ": " << change.what << '\n';
   }

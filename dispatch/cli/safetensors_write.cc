@@ -1,17 +1,10 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <utility>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
+#include "dispatch/cli/replaced_file.h"
 #include "dispatch/cli/safetensors.h"
-#include "dispatch/cli/text.h"
 
 namespace flashlane::cli {
 namespace {
@@ -46,62 +39,10 @@ std::string Header(const std::vector<const TensorToWrite*>& tensors,
   return result + text;
 }
 
-// A file that is deleted again unless it was committed.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(std::string path) : path_(std::move(path)) {
-    // O_EXCL: never write through a link that somebody placed there.
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    created_ = fd_ >= 0;
-  }
-  ~TemporaryFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (created_) ::unlink(path_.c_str());
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  bool created() const { return created_; }
-
-  bool Write(const void* data, std::size_t size) const {
-    const char* bytes = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t written = ::write(fd_, bytes, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return false;
-      bytes += written;
-      size -= static_cast<std::size_t>(written);
-    }
-    return true;
-  }
-
-  // Flushes to the device first: a rename must not outlive the data it names.
-  bool CommitAs(const std::string& path) {
-    if (::fsync(fd_) != 0 && errno != EINVAL) return false;
-    const int fd = std::exchange(fd_, -1);
-    if (::close(fd) != 0 || ::rename(path_.c_str(), path.c_str()) != 0) return false;
-    created_ = false;
-    return true;
-  }
-
- private:
-  std::string path_;
-  int fd_ = -1;
-  bool created_ = false;
-};
-
 }  // namespace
 
 Status WriteSafetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                         const std::map<std::string, std::string>& metadata) {
-  const auto failed = [&path](const std::string& what) {
-    return Status::InvalidArgument(Quoted(path) + ": " + what);
-  };
-  struct stat info = {};
-  // lstat: renaming over a link would replace the link, not what it points to.
-  if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return failed("cannot be written: exists and is not a regular file");
-  }
   std::vector<const TensorToWrite*> ordered;
   ordered.reserve(tensors.size());
   for (const TensorToWrite& tensor : tensors) ordered.push_back(&tensor);
@@ -113,14 +54,11 @@ Status WriteSafetensors(const std::string& path, const std::vector<TensorToWrite
   });
   const std::string header = Header(ordered, metadata);
 
-  TemporaryFile file(path + ".tmp" + std::to_string(::getpid()));
-  bool good = file.created() && file.Write(header.data(), header.size());
-  for (const TensorToWrite* tensor : ordered)
-    good = good && file.Write(tensor->data, Bytes(*tensor));
-  if (!good || !file.CommitAs(path)) {
-    return failed(std::string("cannot be written: ") + std::strerror(errno));
+  std::vector<std::string_view> pieces = {header};
+  for (const TensorToWrite* tensor : ordered) {
+    pieces.emplace_back(static_cast<const char*>(tensor->data), Bytes(*tensor));
   }
-  return {};
+  return ReplaceFile(path, pieces);
 }
 
 }  // namespace flashlane::cli

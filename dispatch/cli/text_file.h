@@ -1,4 +1,4 @@
-// Text files, read and written whole.
+// Text files, read whole.
 #ifndef FLASHLANE_DISPATCH_CLI_TEXT_FILE_H_
 #define FLASHLANE_DISPATCH_CLI_TEXT_FILE_H_
 
@@ -8,10 +8,7 @@
 
 namespace flashlane::cli {
 
-// All or nothing: written beside it, then renamed. Messages begin with `option`.
-Status WriteText(const std::string& option, const std::string& path, const std::string& text);
-// What WriteText would say, for those who have long to work first.
-Status CheckWritable(const std::string& option, const std::string& path);
+// Messages begin with `option`.
 Status ReadText(const std::string& option, const std::string& path, std::string* text);
 
 }  // namespace flashlane::cli

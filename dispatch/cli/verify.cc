@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <iterator>
 #include <ostream>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "dispatch/cli/commands.h"
 #include "dispatch/cli/kernel_names.h"
 #include "dispatch/cli/recording.h"
+#include "dispatch/cli/replaced_file.h"
+#include "dispatch/cli/safetensors.h"
 #include "dispatch/cli/selection.h"
 #include "dispatch/cli/text.h"
 #include "dispatch/cli/verify_report.h"
@@ -64,6 +67,41 @@ Status Expand(const std::string& path, std::vector<std::string>* files) {
   return {};
 }
 
+// Each file once, however often it is named.
+void RemoveRepeated(std::vector<std::string>* files) {
+  std::set<std::string> known;
+  const auto is_known = [&known](const std::string& file) {
+    std::error_code error;
+    const fs::path path = fs::weakly_canonical(file, error);
+    return !known.insert(error ? file : path.string()).second;
+  };
+  files->erase(std::remove_if(files->begin(), files->end(), is_known), files->end());
+}
+
+// Every file is read, or tried, before the first case is run: minutes of work must not end in a
+// typing error.
+Status ReadAll(const VerifyOptions& options, std::vector<std::string>* files,
+               SafetensorsFile* recording) {
+  for (const std::string& path : options.paths) {
+    if (Status s = Expand(path, files); !s.ok()) return s;
+  }
+  RemoveRepeated(files);
+  Case loaded;
+  for (const std::string& file : *files) {
+    if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
+    std::error_code error;
+    if (!options.record.empty() && fs::equivalent(file, options.record, error)) {
+      return Status::InvalidArgument("--record: " + Quoted(options.record) +
+                                     " is a case to verify");
+    }
+  }
+  if (!options.against.empty()) {
+    if (Status s = ReadRecording(options.against, recording); !s.ok()) return s;
+  }
+  if (options.record.empty()) return {};
+  return WithContext("--record", CheckReplaceable(options.record));
+}
+
 Status NothingRan(const VerifyReport& report) {
   if (report.skipped.empty()) {
     return Status::InvalidArgument("--kernel: none of these computes what the cases ask for");
@@ -75,11 +113,14 @@ Status NothingRan(const VerifyReport& report) {
       Join(kernels, ", ") + ")");
 }
 
-// The comparison first: both may name the same file.
-Status CompareAndRecord(const VerifyOptions& options, VerifyReport* report) {
+// Both may name the same file, which was read before.
+Status CompareAndRecord(const VerifyOptions& options, const SafetensorsFile& recording,
+                        VerifyReport* report) {
   if (!options.against.empty()) {
     RecordingComparison comparison;
-    if (Status s = CompareRecording(options.against, *report, &comparison); !s.ok()) return s;
+    if (Status s = CompareRecording(options.against, recording, *report, &comparison); !s.ok()) {
+      return s;
+    }
     report->against = std::move(comparison);
   }
   return options.record.empty() ? Status() : WriteRecording(options.record, *report);
@@ -91,14 +132,9 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
   Selection selection;
   if (Status s = Select(options, &selection); !s.ok()) return s;
   std::vector<std::string> files;
-  for (const std::string& path : options.paths) {
-    if (Status s = Expand(path, &files); !s.ok()) return s;
-  }
-  // Every file is read before the first is run: minutes of work must not end in a typing error.
+  SafetensorsFile recording;
+  if (Status s = ReadAll(options, &files, &recording); !s.ok()) return s;
   Case loaded;
-  for (const std::string& file : files) {
-    if (Status s = LoadCase(file, {}, &loaded); !s.ok()) return s;
-  }
   VerifyReport report;
   ExecOptions exec;
   exec.num_threads = options.threads;
@@ -113,7 +149,7 @@ Status Verify(const VerifyOptions& options, std::ostream& out, int* failed) {
     }
   }
   if (report.rows.empty()) return NothingRan(report);
-  if (Status s = CompareAndRecord(options, &report); !s.ok()) return s;
+  if (Status s = CompareAndRecord(options, recording, &report); !s.ok()) return s;
   *failed = report.failed() + report.changed();
   if (options.json) {
     PrintJson(report, out);

@@ -126,6 +126,12 @@ class ShapeCall {
                        "shape " + ShapeString(call_.inputs[i]) + " breaks " + constraint);
       }
     }
+    const ConstTensorView& v = call_.inputs[2];
+    if (v.shape[3] < 1) return Invalid(contract_.operands[2].name, "head size 0 is below 1");
+    if (contract_.operation == Operation::kBackward && call_.inputs[3].shape[3] != v.shape[3]) {
+      return Invalid(contract_.operands[3].name,
+                     "shape " + ShapeString(call_.inputs[3]) + " has not the head size of v");
+    }
     return CheckValues(contract_, call_);
   }
 
