@@ -108,7 +108,7 @@ from_debian() { # SOURCE-PACKAGE SUITE SHA256
 # ---- PyPI
 
 # `pip download` of a source distribution asks its build backend for metadata and would start a build: this one answers.
-stub_backend() { # DIR
+answering_backend() { # DIR
   mkdir -p "$1" && cat >"$1/mesonpy.py" <<'PY'
 import os
 
@@ -121,7 +121,7 @@ get_requires_for_build_wheel = get_requires_for_build_sdist
 
 
 def prepare_metadata_for_build_wheel(directory, config_settings=None):
-    name = os.environ["FLASHLANE_STUB_NAME"]
+    name = os.environ["FLASHLANE_DISTRIBUTION"]
     os.makedirs(os.path.join(directory, name + ".dist-info"))
     with open(os.path.join(directory, name + ".dist-info", "METADATA"), "w") as f:
         f.write("Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % tuple(name.split("-")))
@@ -135,9 +135,9 @@ highway_from_pypi() {
     warn "PyPI: python3 has no pip here"
     return 1
   fi
-  stub_backend "$dir/stub" || return 1
+  answering_backend "$dir/backend" || return 1
   echo "numpy==$NUMPY_VERSION --hash=sha256:$NUMPY_SHA256" >"$dir/requirements.txt"
-  if ! PYTHONPATH=$dir/stub FLASHLANE_STUB_NAME=$name python3 -m pip download --quiet --disable-pip-version-check \
+  if ! PYTHONPATH=$dir/backend FLASHLANE_DISTRIBUTION=$name python3 -m pip download --quiet --disable-pip-version-check \
     --no-input --timeout 15 --retries 1 --no-deps --no-binary :all: --no-build-isolation --ignore-requires-python \
     --require-hashes --dest "$dir" --requirement "$dir/requirements.txt" >"$dir/log" 2>&1; then
     warn "PyPI: $(grep -i error "$dir/log" | tail -1)"

@@ -17,7 +17,7 @@ Status CheckQkv(const AttentionInputs& in) {
     if (Status s = CheckDType(operand, in.q.dtype, ", q's dtype"); !s.ok()) return s;
     if (Status s = CheckDim(operand, 0, "batch", in.q.shape[0]); !s.ok()) return s;
     if (operand.view.shape[1] < 1) return Invalid(operand.name, "number of heads 0 is below 1");
-    if (operand.view.shape[3] < 1) return Invalid(operand.name, "head size 0 is below 1");
+    if (Status s = CheckHeadSize(operand); !s.ok()) return s;
   }
   const Sizes sizes = SizesOf(in);
   if (Status s = CheckDim({"k", in.k}, 3, "head_dim", sizes.head_dim); !s.ok()) return s;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dispatch/contract_rope.h"
+#include "dispatch/contract_rules.h"
 #include "dispatch/sequence_values.h"
 #include "dispatch/view.h"
 
@@ -28,8 +29,7 @@ Status CheckPool(const NamedView& pool, Access access) {
   }
   if (pool.view.shape[1] < 1) return Invalid(pool.name, "block_size 0 is below 1");
   if (pool.view.shape[2] < 1) return Invalid(pool.name, "number of heads 0 is below 1");
-  if (pool.view.shape[3] < 1) return Invalid(pool.name, "head size 0 is below 1");
-  return {};
+  return CheckHeadSize(pool);
 }
 
 Status CheckPools(const NamedPools& pools, Access access) {

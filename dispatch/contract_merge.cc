@@ -32,7 +32,7 @@ Status CheckMerge(const PartialAttention& a, const PartialAttention& b,
     if (Status s = CheckDType(operand, a.out.dtype); !s.ok()) return s;
     if (Status s = CheckSameShape(operand, model); !s.ok()) return s;
   }
-  if (a.out.shape[3] < 1) return Invalid("out_a", "head size 0 is below 1");
+  if (Status s = CheckHeadSize({"out_a", a.out}); !s.ok()) return s;
   for (const NamedView& operand : {NamedView{"lse_a", a.lse}, {"lse_b", b.lse}}) {
     if (Status s = CheckView(operand, 3, Inner::kAny); !s.ok()) return s;
     if (Status s = CheckDType(operand, lse_dtype); !s.ok()) return s;

@@ -43,7 +43,7 @@ Status CheckQ(const PagedInputs& in) {
   if (Status s = CheckView({"q", in.q}, IsPacked(in) ? 3 : 4, Inner::kUnit); !s.ok()) return s;
   const Sizes sizes = SizesOf(in);
   if (sizes.num_heads < 1) return Invalid("q", "number of heads 0 is below 1");
-  if (sizes.head_dim < 1) return Invalid("q", "head size 0 is below 1");
+  if (Status s = CheckHeadSize({"q", in.q}); !s.ok()) return s;
   return {};
 }
 
@@ -55,7 +55,7 @@ Status CheckPools(const PagedInputs& in) {
     if (Status s = CheckDType(pool, in.q.dtype, ", q's dtype"); !s.ok()) return s;
     if (pool.view.shape[1] < 1) return Invalid(pool.name, "block_size 0 is below 1");
     if (pool.view.shape[2] < 1) return Invalid(pool.name, "number of heads 0 is below 1");
-    if (pool.view.shape[3] < 1) return Invalid(pool.name, "head size 0 is below 1");
+    if (Status s = CheckHeadSize(pool); !s.ok()) return s;
   }
   const Sizes sizes = SizesOf(in);
   if (Status s = CheckDim(k, 3, "head_dim", sizes.head_dim); !s.ok()) return s;

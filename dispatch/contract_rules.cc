@@ -76,6 +76,15 @@ Status CheckHeadOperand(const NamedView& operand, const Sizes& sizes, DType q_dt
   return CheckQDTypeOrF32(operand, q_dtype);
 }
 
+Status CheckHeadSize(const NamedView& operand) {
+  constexpr int64_t kMostColumns = int64_t{1} << 40;
+  const int64_t size = operand.view.shape[operand.view.rank - 1];
+  if (size < 1) return Invalid(operand.name, "head size 0 is below 1");
+  if (size > kMostColumns)
+    return Invalid(operand.name, WithValue("head size", size) + " is beyond 2^40");
+  return {};
+}
+
 Status CheckParams(const AttentionParams& params, DType q_dtype) {
   if (params.softmax_scale.has_value() && !FiniteFor(*params.softmax_scale, q_dtype)) {
     return Invalid("softmax_scale",

@@ -25,6 +25,9 @@ std::string WithValue(const char* what, int64_t value);
 // `what` names the dimension: "k: head_dim 7 is not 8 (shape [2, 2, 5, 7])".
 Status CheckDim(const NamedView& operand, int dim, const char* what, int64_t want);
 
+// The last size of a view: at least 1, and so few that the bytes of some rows are an int64.
+Status CheckHeadSize(const NamedView& operand);
+
 Status CheckAttentionDType(const NamedView& operand);
 
 // num_heads is a multiple of the num_kv_heads that `keys` has.

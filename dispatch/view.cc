@@ -7,9 +7,8 @@
 namespace flashlane {
 namespace {
 
-// Byte offsets stay below this, which is what a process can address on most machines, so that sums
-// of a few of them, and what kernels plan for some rows, cannot overflow.
-constexpr int64_t kMaxBytes = int64_t{1} << 48;
+// Byte offsets stay below this, so that sums of a few of them cannot overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 61;
 
 struct Dim {
   int64_t size;

@@ -127,7 +127,8 @@ class ShapeCall {
       }
     }
     const ConstTensorView& v = call_.inputs[2];
-    if (v.shape[3] < 1) return Invalid(contract_.operands[2].name, "head size 0 is below 1");
+    if (Status s = CheckHeadSize({contract_.operands[0].name, call_.inputs[0]}); !s.ok()) return s;
+    if (Status s = CheckHeadSize({contract_.operands[2].name, v}); !s.ok()) return s;
     if (contract_.operation == Operation::kBackward && call_.inputs[3].shape[3] != v.shape[3]) {
       return Invalid(contract_.operands[3].name,
                      "shape " + ShapeString(call_.inputs[3]) + " has not the head size of v");
